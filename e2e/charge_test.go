@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // Payment methods of the sandbox, which are Stripe's.
@@ -156,7 +156,7 @@ func (d *deployment) charge(ctx context.Context, id string) charge {
 func (d *deployment) await(t *testing.T, id string) charge {
 	t.Helper()
 	var c charge
-	await.Progress(t, "charge "+id+" has its outcome and the merchant is notified", func() (string, bool) {
+	testrun.Progress(t, "charge "+id+" has its outcome and the merchant is notified", func() (string, bool) {
 		c = d.charge(t.Context(), id)
 		if c.over() {
 			return "", true
@@ -245,7 +245,7 @@ func (d *deployment) flowing(t *testing.T, n, clients int, methods ...string) *f
 // awaitAnswered waits until so many charges were answered.
 func (f *flow) awaitAnswered(t *testing.T, n int) {
 	t.Helper()
-	await.True(t, fmt.Sprintf("%d of %d charges are answered", n, len(f.requests)), func() bool {
+	testrun.True(t, fmt.Sprintf("%d of %d charges are answered", n, len(f.requests)), func() bool {
 		return f.answered.Load() >= int64(n)
 	})
 }

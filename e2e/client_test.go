@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/openapi"
 	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
@@ -42,7 +41,7 @@ type client struct {
 func newClient(apis []string, apiKey string) *client {
 	return &client{
 		apis: apis, apiKey: apiKey, accepted: map[string]answer{}, merchant: true,
-		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100, DisableCompression: true}, Timeout: await.Stall},
+		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100, DisableCompression: true}, Timeout: testrun.Stall},
 	}
 }
 
@@ -130,7 +129,7 @@ func (c *client) note(key string, got answer) error {
 // retries what is unanswered, unavailable or in flight. The error is errDiffers where
 // the key had another answer before.
 func (c *client) insist(ctx context.Context, r request) (got answer, err error) {
-	ctx, cancel := context.WithTimeout(ctx, await.Stall)
+	ctx, cancel := context.WithTimeout(ctx, testrun.Stall)
 	defer cancel()
 	for {
 		got, err = c.do(ctx, r)
@@ -230,5 +229,5 @@ func (d *deployment) checkContract(t *testing.T) {
 
 var (
 	must    = testrun.Must
-	bounded = await.Bounded
+	bounded = testrun.Bounded
 )

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/harness"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestDemo runs `payonce demo` as a visitor does. Its checks judge the outcome of every charge
@@ -62,7 +62,7 @@ func keptUp(t *testing.T, s *stage) {
 	must(t, errors.Join(err, command.Start()))
 	said := func(pattern string) string {
 		var found []string
-		await.Progress(t, "the demo says "+pattern, func() (string, bool) {
+		testrun.Progress(t, "the demo says "+pattern, func() (string, bool) {
 			found = regexp.MustCompile("(?m)" + pattern).FindStringSubmatch(s.said(t))
 			return s.said(t), found != nil
 		})
@@ -199,19 +199,19 @@ func (s *stage) endHalfWay(t *testing.T, signal syscall.Signal) error {
 	must(t, command.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- command.Wait() }()
-	await.True(t, "the demo says that charges have ended", func() bool { return strings.Contains(s.said(t), "charges ended") })
+	testrun.True(t, "the demo says that charges have ended", func() bool { return strings.Contains(s.said(t), "charges ended") })
 	if running := s.running(t); len(running) < 6 {
 		t.Errorf("half-way there run but %q", running)
 	}
 	must(t, command.Process.Signal(signal))
-	err := await.Receive(t, "the demo ends after "+signal.String(), ended)
+	err := testrun.Receive(t, "the demo ends after "+signal.String(), ended)
 	s.mustBeQuiet(t)
 	return err
 }
 
 func (s *stage) mustBeQuiet(t *testing.T) {
 	t.Helper()
-	await.Progress(t, "no process of the demo is left", func() (string, bool) {
+	testrun.Progress(t, "no process of the demo is left", func() (string, bool) {
 		left := s.running(t)
 		return strings.Join(left, "\n"), len(left) == 0
 	})

@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/harness"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // setup says what a deployment is made of. Zero values: no api, no worker, the
@@ -212,7 +212,7 @@ func rows[T any](t *testing.T, d *deployment, sql string, args ...any) []T {
 	t.Helper()
 	var values []T
 	ctx := context.WithoutCancel(t.Context())
-	await.Progress(t, "the database answers", func() (string, bool) {
+	testrun.Progress(t, "the database answers", func() (string, bool) {
 		found, err := d.tables.Query(ctx, sql, args...)
 		if err == nil {
 			values, err = pgx.CollectRows(found, pgx.RowTo[T])

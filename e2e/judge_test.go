@@ -15,7 +15,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -52,7 +51,7 @@ func (d *deployment) end(t *testing.T) {
 // drain waits until every message is done and every outcome is notified.
 func (d *deployment) drain(t *testing.T) {
 	t.Helper()
-	must(t, d.quiet(context.WithoutCancel(t.Context()), await.Stall))
+	must(t, d.quiet(context.WithoutCancel(t.Context()), testrun.Stall))
 }
 
 // explain logs what a failed test leaves: the timelines of charges, those first that

@@ -2,20 +2,18 @@ package e2e_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/harness"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 const observability = "../deploy/observability/"
@@ -97,27 +95,19 @@ func TestEveryAlertFires(t *testing.T) {
 
 // dashboard is what the tests read of Grafana's.
 type dashboard struct {
-	Templating struct {
-		List []struct{ Name, Type, Query string }
-	}
 	Panels []struct {
-		Title      string
-		Datasource struct{ Type, UID string }
-		Targets    []struct{ Expr string }
+		Title   string
+		Targets []struct{ Expr string }
 	}
-}
-
-func readDashboard(t *testing.T) (d dashboard) {
-	t.Helper()
-	must(t, json.Unmarshal([]byte(readFile(t, observability+"grafana/dashboards/payonce.json")), &d))
-	return d
 }
 
 // queries are those of the dashboard.
 func queries(t *testing.T) string {
 	t.Helper()
+	var d dashboard
+	must(t, json.Unmarshal([]byte(readFile(t, observability+"grafana/dashboards/payonce.json")), &d))
 	var text strings.Builder
-	for _, p := range readDashboard(t).Panels {
+	for _, p := range d.Panels {
 		if len(p.Targets) == 0 {
 			t.Errorf("%s shows nothing", p.Title)
 		}
@@ -138,21 +128,6 @@ func TestDashboard_usesRulesThatExist(t *testing.T) {
 	}
 }
 
-// TestDashboard_asksTheChosenDataSource: the dashboard imports into a Grafana whose data
-// source has any name.
-func TestDashboard_asksTheChosenDataSource(t *testing.T) {
-	t.Parallel()
-	dashboard := readDashboard(t)
-	if v := dashboard.Templating.List; len(v) != 1 || v[0].Name != "datasource" || v[0].Type != "datasource" || v[0].Query != "prometheus" {
-		t.Errorf("variables: %+v", v)
-	}
-	for _, p := range dashboard.Panels {
-		if p.Datasource.Type != "prometheus" || p.Datasource.UID != "${datasource}" {
-			t.Errorf("%s asks %+v", p.Title, p.Datasource)
-		}
-	}
-}
-
 // TestPrograms_serveWhatTheRulesQuery checks that the api or the worker serves every metric
 // that a rule or the dashboard names, with every value of a label that is named without a
 // pattern.
@@ -165,28 +140,16 @@ func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 	d.payonce(t, "audit")
 	fetch(t, d.APIs[0], "/v1/charges/ch_1") // a request that can be counted
 	// The worker's subscriber has stored its offset.
-	await.True(t, "the worker reads the outbox", func() bool {
+	testrun.True(t, "the worker reads the outbox", func() bool {
 		return strings.Contains(string(fetch(t, d.Workers[0], "/metrics").Body), "payonce_outbox_unread_")
 	})
 	manual := readFile(t, "../docs/reference/metrics.md") + readFile(t, "../docs/reference/database.md")
 	var all strings.Builder
-	for says, p := range map[string]*harness.Process{"An api has at most %d connections": d.APIs[0], "a worker has at most %d": d.Workers[0]} {
+	for _, p := range d.services() {
 		body := string(fetch(t, p, "/metrics").Body)
 		all.WriteString(body)
 		if !strings.Contains(body, "\ngo_goroutines ") || !strings.Contains(body, "\nprocess_resident_memory_bytes ") {
 			t.Errorf("%s serves nothing about the process", p.Name())
-		}
-		most := 1 // for readiness
-		if p == d.Workers[0] {
-			most += 2 // which listens, and for the subscriber
-		}
-		for _, bound := range matches(t, body, `(?m)^payonce_db_connections_max(\{.*\} \d+)`) {
-			n, err := strconv.Atoi(bound[strings.LastIndex(bound, " ")+1:])
-			must(t, err)
-			most += n
-		}
-		if says = fmt.Sprintf(says, most); most <= 3 || !strings.Contains(manual, says) {
-			t.Errorf("docs/reference/database.md does not say: %s", says)
 		}
 	}
 	text := all.String()

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // walkStall is how long nothing may change while work is left. The lease, the
@@ -83,7 +83,7 @@ func (w *world) quiet(ctx context.Context, stall time.Duration) error {
 	var err error
 	for last = "nothing"; last != seen; {
 		last = seen
-		if !await.Within(stall, func() bool {
+		if !testrun.Within(stall, func() bool {
 			if err = w.tables.QueryRow(ctx, `select open + unread + unnotified + unadded from (`+undone+`) u`).Scan(&left); err == nil && left > 0 {
 				err = w.tables.QueryRow(ctx, progress).Scan(&seen)
 			}

@@ -32,25 +32,6 @@ func TestRace(t *testing.T) {
 	})
 }
 
-// TestRace_findsAPlantedRace builds an api with a data race in its main function.
-func TestRace_findsAPlantedRace(t *testing.T) {
-	t.Parallel()
-	startsPrograms(t)
-	needsRaceDetector(t)
-	planted := overlay(t, []edit{{"cmd/api/main.go", "func main() { os.Exit(", `func main() {
-	n, written := 0, make(chan bool)
-	go func() { n++; written <- true }()
-	n++
-	<-written
-	os.Exit(`}})
-	dir := t.TempDir()
-	must(t, buildWithRaceDetector(dir, "-overlay="+planted, "./cmd/api"))
-	out, err := exec.CommandContext(bounded(t), filepath.Join(dir, "api"), "no-such-argument").CombinedOutput()
-	if report := raceIn(out); !strings.Contains(report, "main.main.func1()") {
-		t.Errorf("the api ended with %v and printed no data race: %s", err, out)
-	}
-}
-
 // raceDetecting are the programs with an api and a worker that report data races, built once
 // for all tests of this process.
 var raceDetecting = sync.OnceValues(func() (harness.Binaries, error) {

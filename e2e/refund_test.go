@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 const refusedRefund = "pm_card_refundFail" // captures; its refund fails
@@ -48,7 +48,7 @@ func (d *deployment) refund(t *testing.T, chargeID string, amount int64) refund 
 func (d *deployment) awaitRefund(t *testing.T, r refund) refund {
 	t.Helper()
 	got := r
-	await.Progress(t, "refund "+r.ID+" has its outcome", func() (string, bool) {
+	testrun.Progress(t, "refund "+r.ID+" has its outcome", func() (string, bool) {
 		read, err := d.client.do(t.Context(), request{method: http.MethodGet, path: "/v1/charges/" + r.ChargeID + "/refunds/" + r.ID})
 		done := err == nil && read.Status == http.StatusOK && json.Unmarshal(read.Body, &got) == nil && got.Status != "pending"
 		return d.messagesOf(t, r.ChargeID), done

@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/harness"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestRestore_intoAnotherServer_losesNothing dumps the service's database while charges are in flight, and
@@ -245,6 +245,6 @@ func (d *deployment) waitMore(t *testing.T) {
 	t.Helper()
 	const tried = `select coalesce(min(waits), 0) from inbox where type = 'charge.requested.v1' and status <> 'done'`
 	var before int
-	await.True(t, "all of them wait", func() bool { before = row[int](t, d, tried); return before > 0 })
-	await.True(t, "they are tried again", func() bool { return row[int](t, d, tried) > before })
+	testrun.True(t, "all of them wait", func() bool { before = row[int](t, d, tried); return before > 0 })
+	testrun.True(t, "they are tried again", func() bool { return row[int](t, d, tried) > before })
 }

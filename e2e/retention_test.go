@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 const (
@@ -45,7 +45,7 @@ create trigger copy after delete on outbox for each row execute function copy()`
 	restart(t, d.Workers[0])
 	f.all.Wait()
 	d.drain(t)
-	await.Row(t, d.tables, nothingKept)
+	testrun.Row(t, d.tables, nothingKept)
 	const copied = `select count(*) from backup`
 	if got := row[int](t, d, copied); got < 2*n {
 		t.Errorf("%d messages have gone through the outbox, want at least %d", got, 2*n)
@@ -57,19 +57,19 @@ create trigger copy after delete on outbox for each row execute function copy()`
 
 	before := row[string](t, d, ledger)
 	d.exec(t, `insert into outbox (topic, message_id, payload, metadata) select topic, message_id, payload, metadata from backup`)
-	await.True(t, "all messages were received again and are gone", func() bool {
+	testrun.True(t, "all messages were received again and are gone", func() bool {
 		return row[int](t, d, copied) >= 4*n && row[bool](t, d, nothingKept)
 	})
 	mustRead(t, d, before, ledger)
 
 	// The provider's events too, long after the inbox has forgotten them.
 	const forgotten = `select not exists (select from inbox)`
-	await.Row(t, d.tables, forgotten)
+	testrun.Row(t, d.tables, forgotten)
 	const received = `select last_value from inbox_id_seq`
 	from := row[int64](t, d, received)
 	_, err := d.sandbox().RepeatWebhooks(bounded(t), 2)
 	must(t, err)
-	await.True(t, "the provider's events were redelivered and are done", func() bool {
+	testrun.True(t, "the provider's events were redelivered and are done", func() bool {
 		return row[int64](t, d, received) >= from+int64(n) && row[bool](t, d, forgotten)
 	})
 	mustRead(t, d, before, ledger)

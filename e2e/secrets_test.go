@@ -3,12 +3,10 @@ package e2e_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -118,36 +116,6 @@ func TestOutput_holdsNoSecrets(t *testing.T) {
 			if line := lineWith(output, secret); line != nil {
 				t.Errorf("%s prints %q: %s", name, secret, line)
 			}
-		}
-	}
-	mustLogAttempts(t, d)
-}
-
-// mustLogAttempts finds the lines of the worker about the steps of a charge.
-func mustLogAttempts(t *testing.T, d *deployment) {
-	t.Helper()
-	var steps []string
-	for line := range bytes.Lines(d.log(t, d.Workers[0].Name())) {
-		var attempt struct {
-			Message      string   `json:"msg"`
-			Receiver     string   `json:"receiver"`
-			MessageID    string   `json:"message_id"`
-			Attempt      int      `json:"attempt"`
-			Steps        []string `json:"steps"`
-			Result       string   `json:"result"`
-			Milliseconds *int64   `json:"milliseconds"`
-		}
-		if err := json.Unmarshal(line, &attempt); err != nil || attempt.Message != "attempt" {
-			continue
-		}
-		if attempt.Receiver == "" || attempt.MessageID == "" || attempt.Attempt < 1 || attempt.Result == "" || attempt.Milliseconds == nil {
-			t.Errorf("an attempt is logged as %s", line)
-		}
-		steps = append(append(steps, attempt.Steps...), "receiver "+attempt.Receiver)
-	}
-	for _, step := range []string{"inventory", "payment", "receiver notification"} {
-		if !slices.Contains(steps, step) {
-			t.Errorf("no attempt has the %s: %v", step, steps)
 		}
 	}
 }

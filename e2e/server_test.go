@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/harness"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // server is a PostgreSQL server. at is the URL of its maintenance database.
@@ -202,7 +202,7 @@ func (s *server) command(ctx context.Context, statement string) error {
 
 // connected does something with a connection to the maintenance database.
 func (s *server) connected(ctx context.Context, do func(*pgx.Conn) error) error {
-	ctx, cancel := context.WithTimeout(ctx, await.Stall)
+	ctx, cancel := context.WithTimeout(ctx, testrun.Stall)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, s.at.String())
 	if err != nil {

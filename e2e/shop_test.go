@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -71,7 +70,7 @@ func shopsDayOn(t *testing.T, s setup) {
 func (d *shopsDay) happens(t *testing.T, what, id, events string) {
 	t.Helper()
 	var got string
-	await.Progress(t, what, func() (string, bool) {
+	testrun.Progress(t, what, func() (string, bool) {
 		got = strings.Join(d.story(t, id)[d.written[id]:], ", ")
 		return got, strings.Count(got, ",") >= strings.Count(events, ",") && got != ""
 	})

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // recoveryPatience is how long a server that accepts connections again may leave
@@ -57,7 +57,7 @@ func (d *deployment) recovered(t *testing.T, how string) {
 	t.Helper()
 	for _, api := range d.APIs {
 		r := request{key: "key-" + unique(), body: newOrder(visa).body(t), to: at(api.URL())}
-		if !await.Within(recoveryPatience, func() bool {
+		if !testrun.Within(recoveryPatience, func() bool {
 			got, err := d.client.do(t.Context(), r)
 			return err == nil && definitive(got) && d.client.note(r.key, got) == nil
 		}) {
@@ -93,7 +93,6 @@ func TestSoak(t *testing.T) {
 		"a key has one answer, whatever is killed":                  soakSameKey,
 		"what was acknowledged survives every stop of the database": soakDatabase,
 		"duplicated and reordered messages leave the same ledger":   soakDelivery,
-		"charges end while the provider keeps others waiting":       soakStall,
 		"memory stays flat over messages and requests":              soakMemory,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -123,9 +122,9 @@ func (p *post) rounds(t *testing.T, outcomes int) {
 	t.Helper()
 	for row[int](t, p.d, `select count(*) from ledger_events where type = 'merchant.notified.v1'`) < outcomes {
 		p.letThrough(t)
-		await.Row(t, p.d.tables, `select not exists (`+behind+`)`)
+		testrun.Row(t, p.d.tables, `select not exists (`+behind+`)`)
 		p.hold(t)
-		await.Row(t, p.d.tables, `select not exists (select from inbox where status <> 'done')`)
+		testrun.Row(t, p.d.tables, `select not exists (select from inbox where status <> 'done')`)
 		if t.Failed() {
 			return
 		}

@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net/http"
@@ -13,80 +12,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
-	"github.com/payonce/payonce/internal/await"
-	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/robustness/harness"
+	"github.com/payonce/payonce/internal/testrun"
 )
-
-// soakStall lets the provider keep some charges waiting, each call about them for
-// longer than a worker waits for an answer. All the others must end meanwhile. How
-// fast they do is logged, not judged: the order is tested.
-//
-// The limit: a call that waits holds one of a worker's hands, so there are fewer
-// slow charges here than there are hands.
-func soakStall(t *testing.T) {
-	t.Helper()
-	n, slow := soaked(t, "charges", 3_000, 30), soaked(t, "slow charges", 64, 8)
-	p := &slowProvider{released: make(chan struct{})}
-	d := deploy(t, setup{apis: 1, workers: 2, gated: true})
-	d.gates.set(p.guard)
-	var waiting []string
-	for range slow {
-		o := newOrder(visa)
-		o.Amount = slowAmount
-		waiting = append(waiting, d.send(t, o).ID)
-	}
-	await.True(t, "the provider keeps all slow charges waiting", func() bool { return p.held.Load() >= int64(slow) })
-
-	d.flowing(t, n, 4, visa, visa, cardDeclined).finish(t, d)
-	await.Row(t, d.tables, `select count(*) = $1 from ledger_events where type in ('charge.succeeded.v1', 'charge.failed.v1')`, n)
-	mustRead(t, d, 0, `select count(*) from ledger_events where type in ('charge.succeeded.v1', 'charge.failed.v1') and stream_id = any($1)`, waiting)
-	close(p.released)
-	d.drain(t)
-
-	const latency = `
-select concat_ws(' ', 'median', (percentile_disc(0.5) within group (order by took))::text,
-                      'p99', (percentile_disc(0.99) within group (order by took))::text,
-                      'most', max(took)::text)
-  from (
-        select round(1000 * extract(epoch from o.recorded_at - r.recorded_at)) as took
-          from ledger_events r
-          join ledger_events o
-            on o.stream_id = r.stream_id
-           and o.type in ('charge.succeeded.v1', 'charge.failed.v1')
-         where r.type = 'charge.requested.v1'
-           and r.stream_id <> all($1)) t`
-	d.sampleKeys(t, 1000)
-	t.Logf("%d charges ended while %d waited for a provider that kept %d calls: %s; from accepted to ended, in ms: %s",
-		n, slow, p.held.Load(), none(n, "charges that an unanswered call held up"), row[string](t, d, latency, waiting))
-}
-
-// slowAmount marks the charges that the provider is slow with.
-const slowAmount = 10_007
-
-// slowProvider keeps every call that makes a payment of the marked amount until it is
-// released.
-type slowProvider struct {
-	held     atomic.Int64 // calls that were kept
-	released chan struct{}
-}
-
-// guard is for the gates.
-func (p *slowProvider) guard(at passage) bool {
-	if at.Side == failpoint.Before && at.name == "create" && bytes.Contains(at.Body, fmt.Appendf(nil, "amount=%d&", slowAmount)) {
-		p.held.Add(1)
-		select {
-		case <-p.released:
-		case <-time.After(keptFor): // the worker has given up
-		}
-	}
-	return true
-}
-
-// keptFor is longer than a worker waits for an answer.
-const keptFor = 40 * time.Second
 
 // memorySlack is how much more a program may hold in the second half than in the
 // first, in KiB: what the garbage collector leaves to chance.
@@ -213,7 +142,7 @@ select k.topic,
   join known k
     on k.number = i % k.together`
 	d.exec(t, plant, n)
-	await.Row(t, d.tables, `select not exists (`+behind+`)`)
+	testrun.Row(t, d.tables, `select not exists (`+behind+`)`)
 }
 
 // memoryOf is how much memory a process has by a line of its status, in KiB.

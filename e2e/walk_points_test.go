@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // noPoints is all that a program does and that is no point of a walk, beside its
@@ -40,7 +40,7 @@ var onceOnly = []string{
 	"ledger.nextPage",
 	"outbox.ringAll",
 	"postgres.selectServer",
-	"restore.selectOriginal",
+	"upkeep.selectOriginal",
 }
 
 // atStart are polls of a worker of which the first, when it starts, is a point. The later ones
@@ -106,7 +106,7 @@ func awaitPolls(program string, plan *crashPlan, since map[string]int) (all, emp
 	if program == "api" {
 		patience = apiRest
 	}
-	if !await.Within(patience, func() bool {
+	if !testrun.Within(patience, func() bool {
 		all, empty = plan.idle()
 		for name, n := range all {
 			if n >= since[name]+restPolls {

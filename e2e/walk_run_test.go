@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // runResult is what became of one run.
@@ -129,7 +129,7 @@ func (r *running) finish(ctx context.Context) error {
 // end ends the victim for good, after the fault that may be in flight.
 func (r *running) end() {
 	r.over.Store(true)
-	_ = await.Within(walkStall, func() bool { return r.injecting.Load() == 0 })
+	_ = testrun.Within(walkStall, func() bool { return r.injecting.Load() == 0 })
 	r.victim.end()
 }
 
@@ -186,8 +186,8 @@ func (r *running) settle(ctx context.Context) {
 	if r.aim.fault == faultPause {
 		rest = calmAfterPause
 	}
-	_ = await.Within(walkStall, func() bool { return r.injecting.Load() == 0 || ctx.Err() != nil })
-	_ = await.Within(10*rest, func() bool {
+	_ = testrun.Within(walkStall, func() bool { return r.injecting.Load() == 0 || ctx.Err() != nil })
+	_ = testrun.Within(10*rest, func() bool {
 		before := r.ended()
 		pause(ctx, rest)
 		return before == r.ended()

@@ -12,8 +12,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/harness"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // scenario is one of the ways through the service, with what must come of it.
@@ -217,7 +217,7 @@ func authenticatedCharge(ctx context.Context, p *testbed) (job, error) {
 	if err != nil {
 		return job{}, err
 	}
-	acting := await.Within(walkStall, func() (acting bool) {
+	acting := testrun.Within(walkStall, func() (acting bool) {
 		return p.tables.QueryRow(ctx, isActing, c.ID).Scan(&acting) == nil && acting
 	})
 	if err := helper.Kill(); err != nil || !acting {

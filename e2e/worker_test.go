@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestWorker_killedAfterCapture_chargesOnce kills the worker when the provider has
@@ -26,7 +26,7 @@ func TestWorker_killedAfterCapture_chargesOnce(t *testing.T) {
 
 	// When it is killed after the capture.
 	id := d.send(t, newOrder(visa)).ID
-	must(t, await.Receive(t, "the worker confirms the payment", killed))
+	must(t, testrun.Receive(t, "the worker confirms the payment", killed))
 	restart(t, d.Workers[1])
 
 	// Then the charge succeeds, is captured once, and the merchant is notified once.
@@ -81,7 +81,7 @@ func TestWorker_SIGTERM_releasesItsMessages(t *testing.T) {
 	id := d.send(t, newOrder(visa)).ID
 	const timeOuts = 3
 	for waits := range timeOuts {
-		await.Receive(t, "the worker confirms the payment", hanging)
+		testrun.Receive(t, "the worker confirms the payment", hanging)
 		stop(t, d.Workers[0])
 		if row[int](t, d, `select waits from inbox where ordering_key = $1`, id) == waits {
 			break

@@ -14,9 +14,9 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -151,7 +151,7 @@ update inbox
 	defer func() { cancel(); <-ended }()
 	errs := make([]error, n)
 	for i := range errs {
-		errs[i] = await.Receive(f.t, fmt.Sprintf("delivery %d of %d to %s", i+1, n, receiver), returned)
+		errs[i] = testrun.Receive(f.t, fmt.Sprintf("delivery %d of %d to %s", i+1, n, receiver), returned)
 	}
 	return errs
 }
@@ -168,7 +168,7 @@ func processor(db *postgres.DB, receiver string, handle inbox.Handler, change fu
 			Lease: time.Hour, MaxAttempts: 12, GiveUpAfter: time.Hour,
 			BackoffBase: time.Hour, BackoffCap: 24 * time.Hour, DeadLetters: deadLetters,
 		},
-		Drain: await.Stall, Log: slog.New(slog.DiscardHandler),
+		Drain: testrun.Stall, Log: slog.New(slog.DiscardHandler),
 	}
 	change(&o)
 	p, err := inbox.New(o)

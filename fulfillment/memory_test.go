@@ -19,8 +19,8 @@ import (
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -38,7 +38,7 @@ type memory struct {
 	losing   string            // a type of event that another writer always is faster than
 	doubtful string            // a type of event whose commit is durable, and is cut
 	endpoint merchants.Endpoint
-	log      *await.Log
+	log      *testrun.Log
 	on       *fulfillment.Fulfillment
 }
 
@@ -47,7 +47,7 @@ type sentMessage struct{ to, key, metadata string }
 
 func newMemory(t *testing.T, services fulfillment.Services, history ...domain.Event) *memory {
 	t.Helper()
-	m := &memory{t: t, stream: ledger.New("ch_1"), now: nine, log: &await.Log{}}
+	m := &memory{t: t, stream: ledger.New("ch_1"), now: nine, log: &testrun.Log{}}
 	m.on = fulfillment.NewOn(m, services, slog.New(slog.NewTextHandler(m.log, nil)))
 	if len(history) > 0 { // else it is to be opened
 		m.append(history...)

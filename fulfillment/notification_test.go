@@ -23,7 +23,6 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/openapi"
 	"github.com/payonce/payonce/internal/testrun"
@@ -363,7 +362,7 @@ select concat_ws(' ', a.subject, a.merchant_id, after ->> 'ordering_key', after 
 		if len(n.shop.received) != 3 || len(slices.Compact(slices.Clone(n.shop.received))) > 1 {
 			t.Errorf("the shop received %+v, want the same three times", n.shop.received)
 		}
-		await.True(t, "the feed has the same bytes", func() bool { // it waits for open transactions of other tests
+		testrun.True(t, "the feed has the same bytes", func() bool { // it waits for open transactions of other tests
 			page, err := ledger.ReadFeed(t.Context(), n.db, "acme", "", 100)
 			return err == nil && slices.ContainsFunc(page.Data, func(entry json.RawMessage) bool { return string(entry) == n.shop.received[0].Body })
 		})

@@ -14,10 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/sandbox"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // provider is the sandbox, with a fault at one call.
@@ -157,7 +157,7 @@ func again(r *http.Request, parameters string) *http.Request {
 // executeLate executes the call that cutBefore kept at the sandbox.
 func (p *provider) executeLate(t *testing.T) {
 	t.Helper()
-	p.sandbox.ServeHTTP(httptest.NewRecorder(), await.Receive(t, "the call whose connection was cut", p.late))
+	p.sandbox.ServeHTTP(httptest.NewRecorder(), testrun.Receive(t, "the call whose connection was cut", p.late))
 }
 
 // forgetKeys lets the time pass after which the provider forgets its keys.

@@ -14,7 +14,6 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
@@ -161,7 +160,7 @@ select pg_terminate_backend(pid)
   from pg_stat_activity
  where datname = current_database()
    and wait_event_type = 'Lock'`
-		await.True(t, "a session waits and is ended", func() bool {
+		testrun.True(t, "a session waits and is ended", func() bool {
 			var ended bool
 			err := db.QueryRow(t.Context(), end).Scan(&ended)
 			return err == nil && ended
@@ -178,7 +177,7 @@ func TestCommit_outlivesItsCaller(t *testing.T) {
 	release := hold(t, db, 2)
 	ctx, cancel := context.WithCancel(t.Context())
 	committed := commit(ctx, db, batch(2, 3))
-	await.Blocked(t, db, 1)
+	testrun.Blocked(t, db, 1)
 	cancel()
 	release()
 	wantNoErrors(t, []error{<-committed, db.Commit(ctx, batch(1))})

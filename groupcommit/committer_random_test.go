@@ -18,7 +18,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/payonce/payonce/groupcommit"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -330,7 +329,7 @@ func TestGroupCommit_reportsOutcomesThatAreTrueUnderFaults(t *testing.T) {
 		t.Error("no commit was shared")
 	}
 	for _, db := range pools {
-		await.True(t, "no group commit is in flight", func() bool { return db.Committer().Idle() && db.Committer().Pending() == 0 })
+		testrun.True(t, "no group commit is in flight", func() bool { return db.Committer().Idle() && db.Committer().Pending() == 0 })
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -99,7 +98,7 @@ func TestDeliveries_lockInOrder(t *testing.T) {
 	free := make(chan string, 1)
 	go func() {
 		defer close(free)
-		await.Blocked(t, db, 1)
+		testrun.Blocked(t, db, 1)
 		var ids string
 		if err := db.Pool().QueryRow(t.Context(), `
 select string_agg(id::text, ' ')

@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/groupcommit"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/testdb"
@@ -52,7 +51,7 @@ func (s *awayStandby) leaves(t *testing.T) {
 			_, err = first.Exec(t.Context(), `select pg_logical_emit_message(true, '', '')`)
 		}
 	}()
-	await.Row(t, s.admin, `select exists (select from pg_stat_activity where wait_event = 'SyncRep')`)
+	testrun.Row(t, s.admin, `select exists (select from pg_stat_activity where wait_event = 'SyncRep')`)
 	waited.Store(true)
 	t.Cleanup(func() {
 		<-ended
@@ -70,7 +69,7 @@ func (s *awayStandby) setStandbys(t *testing.T, change, want string) {
 	t.Helper()
 	testdb.Exec(t, s.admin, `alter system `+change)
 	testdb.Exec(t, s.admin, `select pg_reload_conf()`)
-	await.Row(t, s.admin, `select current_setting('synchronous_standby_names') = $1`, want)
+	testrun.Row(t, s.admin, `select current_setting('synchronous_standby_names') = $1`, want)
 }
 
 // waiting counts the sessions whose commits wait for the standby, those that no client has included.
@@ -128,15 +127,15 @@ func TestCommit_thatHangsLeavesConnectionsToReads(t *testing.T) {
 			t.Errorf("%d connections: %d sessions are in commits, and %d batches were sent, want %d sessions", test.conns, got, len(sent), test.want)
 		}
 		if test.conns > 1 {
-			ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
+			ctx, cancel := context.WithTimeout(t.Context(), testrun.Stall)
 			testrun.Same(t, "a read", []int{1}, testdb.All[int](t, boundedReads{ctx, db}, `select 1`))
 			cancel()
 		}
-		if !await.Within(await.Stall, db.Committer().Stalled) {
+		if !testrun.Within(testrun.Stall, db.Committer().Stalled) {
 			t.Errorf("%d connections: the committer is not stalled", test.conns)
 		}
 		s.returns(t)
-		await.True(t, "what was sent is committed", func() bool { return slices.Equal(stored(t, db), sent) })
+		testrun.True(t, "what was sent is committed", func() bool { return slices.Equal(stored(t, db), sent) })
 		testdb.Must(t, db.Commit(t.Context(), batch(1)))
 		if db.Committer().Stalled() || db.Committer().Stats().Late != 0 {
 			t.Errorf("%d connections: the committer is still stalled", test.conns)
@@ -171,11 +170,11 @@ func TestCommit_leftDuringACallbackKeepsItsSlot(t *testing.T) {
 	if got := s.waiting(t); got != 2 || unknown != 2 {
 		t.Errorf("%d sessions are in commits, and %d have an unknown outcome, want 2", got, unknown)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
+	ctx, cancel := context.WithTimeout(t.Context(), testrun.Stall)
 	defer cancel()
 	testrun.Same(t, "a read", []int{1}, testdb.All[int](t, boundedReads{ctx, db}, `select 1`))
 	s.returns(t)
-	await.True(t, "a slot is free", func() bool { return c.Commit(t.Context(), batch(100)) == nil })
+	testrun.True(t, "a slot is free", func() bool { return c.Commit(t.Context(), batch(100)) == nil })
 }
 
 // boundedReads reads until its context ends, whatever that of the caller is.
@@ -208,7 +207,7 @@ func TestCommit_returnsAtTheDeadlineOfItsContext(t *testing.T) {
 		t.Errorf("the error is %v, want an unknown outcome", err)
 	}
 	s.returns(t)
-	await.True(t, "it is committed", func() bool { return slices.Equal(stored(t, db), []int{1}) })
+	testrun.True(t, "it is committed", func() bool { return slices.Equal(stored(t, db), []int{1}) })
 	testdb.Must(t, c.Commit(t.Context(), batch(2)))
 	if called != 0 {
 		t.Error("a callback was called after its caller had left")

@@ -15,9 +15,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 type receipt struct {
@@ -136,7 +136,7 @@ func TestOnce_failures(t *testing.T) {
 					t.Errorf("%+v", got)
 				}
 			}()
-			await.Receive(t, "the call", done)
+			testrun.Receive(t, "the call", done)
 			wantEffects(t, db, 0)
 			wantPaid(t, onceOf(t.Context(), db.Pool(), pay), false)
 			wantEffects(t, db, 1)

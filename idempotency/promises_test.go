@@ -14,10 +14,10 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 var errPlanted = errors.New("planted")
@@ -144,8 +144,8 @@ func besideARival(end func(pgx.Tx, context.Context) error, answer string, effect
 				wantSeen(t, got, answer, got.Replayed)
 			})
 		}
-		await.Blocked(t, db, 1)
-		await.True(t, "all wait without a connection", func() bool { return db.Pool().Stat().AcquiredConns() == 0 })
+		testrun.Blocked(t, db, 1)
+		testrun.True(t, "all wait without a connection", func() bool { return db.Pool().Stat().AcquiredConns() == 0 })
 		testdb.Must(t, end(rival, t.Context()))
 		waiting.Wait()
 		wantEffects(t, db, effects)

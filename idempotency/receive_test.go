@@ -17,9 +17,9 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func keyOf(value string) idempotency.Key {
@@ -108,7 +108,7 @@ func TestReceive_ofAWaiterRefusesNoGroup(t *testing.T) {
 	for range 4 {
 		waiters.Go(func() error { return receive("k1") })
 	}
-	await.Blocked(t, db, 1)
+	testrun.Blocked(t, db, 1)
 	before := db.Committer().Stats().Refusals
 	for n := range 16 {
 		others.Go(func() (err error) {

@@ -11,10 +11,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/migrations"
 )
 
@@ -36,7 +36,7 @@ func newReplicatedPair(t *testing.T) *replicatedPair {
 	p := &replicatedPair{primary: primary, standby: standby, admin: connectAdmin(t, primary)}
 	execute(t, p.admin, `alter system set synchronous_standby_names = 'standby'`)
 	execute(t, p.admin, `select pg_reload_conf()`)
-	await.Row(t, p.admin, `select exists (select from pg_stat_replication where sync_state = 'sync')`)
+	testrun.Row(t, p.admin, `select exists (select from pg_stat_replication where sync_state = 'sync')`)
 	p.db = testdb.OpenAt(t, primary.URL("postgres"), postgres.Options{CommitTimeout: time.Second, LockTimeout: 500 * time.Millisecond})
 	return p
 }
@@ -68,10 +68,10 @@ func (p *replicatedPair) detach(t *testing.T) (attach func()) {
 	var primary string
 	testdb.Must(t, conn.QueryRow(t.Context(), `show primary_conninfo`).Scan(&primary))
 	follow("")
-	await.Row(t, p.admin, `select not exists (select from pg_stat_replication)`)
+	testrun.Row(t, p.admin, `select not exists (select from pg_stat_replication)`)
 	return func() {
 		follow(primary)
-		await.Row(t, p.admin, `select exists (select from pg_stat_replication where sync_state = 'sync')`)
+		testrun.Row(t, p.admin, `select exists (select from pg_stat_replication where sync_state = 'sync')`)
 	}
 }
 
@@ -112,9 +112,9 @@ func TestPromises_withoutTheStandby(t *testing.T) {
 						t.Errorf("answered %+v without the standby", got)
 					}
 				}()
-				await.Row(t, p.admin, `select exists (select from pg_stat_activity where wait_event = 'SyncRep')`)
+				testrun.Row(t, p.admin, `select exists (select from pg_stat_activity where wait_event = 'SyncRep')`)
 				end(t)
-				await.Row(t, p.admin, `select count(*) = $1 from idempotency_keys`, keys)
+				testrun.Row(t, p.admin, `select count(*) = $1 from idempotency_keys`, keys)
 				soon, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
 				if got := e.do(soon, on(p.db), ask); !errors.Is(got.Err, idempotency.ErrUnknown) {
@@ -122,12 +122,12 @@ func TestPromises_withoutTheStandby(t *testing.T) {
 				}
 				back.Store(true)
 				attach()
-				await.Receive(t, "the end of the request", sent)
-				await.True(t, "the request is answered", func() bool {
+				testrun.Receive(t, "the end of the request", sent)
+				testrun.True(t, "the request is answered", func() bool {
 					got := e.do(t.Context(), on(p.db), ask)
 					return got.Err == nil && got.Replayed
 				})
-				await.Row(t, connectAdmin(t, p.standby), `select count(*) = $1 from idempotency_keys`, keys)
+				testrun.Row(t, connectAdmin(t, p.standby), `select count(*) = $1 from idempotency_keys`, keys)
 				wantEffects(t, p.db, keys)
 			})
 		}

@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -84,7 +83,7 @@ func TestEnd_statesOfAMessage(t *testing.T) {
 			db := fresh(t, "m1@k")
 			start(t, processor(t, db, test.handle))
 			for _, state := range test.states {
-				await.Row(t, db, `select `+state+` from inbox`)
+				testrun.Row(t, db, `select `+state+` from inbox`)
 				write(t, db, `update inbox set due_at = clock_timestamp(), `+test.change)
 			}
 		})
@@ -102,7 +101,7 @@ func TestEnd_backoffIsRandomWithinItsBounds(t *testing.T) {
 		o.Policy.MaxAttempts, o.Policy.BackoffCap = math.MaxInt32, 8*time.Hour
 	}))
 	// Of sixty draws, that all lie in one half is as good as impossible.
-	await.Row(t, db, `select bool_and(attempts = 1001 and status = 'pending' and due_at < clock_timestamp() + interval '8 hours')
+	testrun.Row(t, db, `select bool_and(attempts = 1001 and status = 'pending' and due_at < clock_timestamp() + interval '8 hours')
 		and max(due_at) > clock_timestamp() + interval '4 hours' and min(due_at) < clock_timestamp() + interval '4 hours' from inbox`)
 }
 
@@ -157,9 +156,9 @@ func TestEnd_isReported(t *testing.T) {
 					return context.WithValue(ctx, claims, d.ID), func(end inbox.End) { seen <- end }
 				}
 			}))
-			testrun.Same(t, "the end", test.want, await.Receive(t, "the end", seen))
+			testrun.Same(t, "the end", test.want, testrun.Receive(t, "the end", seen))
 			testrun.Same(t, "claims", "1:0", claims.String())
-			await.Row(t, db, `select `+test.row+` from inbox`)
+			testrun.Row(t, db, `select `+test.row+` from inbox`)
 		})
 	}
 }
@@ -220,10 +219,10 @@ func TestEnd_aWaitEndsWithTheNextMessageOfItsKey(t *testing.T) {
 			start(t, p)
 			_, err := p.Receive(t.Context(), note("waits", ""))
 			testdb.Must(t, err)
-			await.Receive(t, "the handler", begun)
+			testrun.Receive(t, "the handler", begun)
 			if !test.during {
 				finish <- struct{}{}
-				await.Row(t, db, `select waits = 1 and status = 'pending' from inbox`)
+				testrun.Row(t, db, `select waits = 1 and status = 'pending' from inbox`)
 			}
 			_, err = p.Receive(t.Context(), test.page...)
 			testdb.Must(t, err)
@@ -241,7 +240,7 @@ func TestDrain(t *testing.T) {
 		h := newHung(db)
 		p := processor(t, db, h.handle)
 		stop := start(t, p)
-		await.Receive(t, "the handler", h.begun)
+		testrun.Receive(t, "the handler", h.begun)
 		time.AfterFunc(50*time.Millisecond, func() { close(h.finish) })
 		stop()
 		put(t, db, "m2", "l")
@@ -259,9 +258,9 @@ func TestDrain(t *testing.T) {
 			<-ctx.Done()
 			return &inbox.WaitError{Err: ctx.Err()}
 		}, func(o *inbox.Options) { o.Drain = time.Millisecond }))
-		await.Receive(t, "the handler", begun)
+		testrun.Receive(t, "the handler", begun)
 		stop()
-		await.Row(t, db, `select status = 'pending' and attempts = 0 and waits = 0 and due_at <= clock_timestamp() from inbox`)
+		testrun.Row(t, db, `select status = 'pending' and attempts = 0 and waits = 0 and due_at <= clock_timestamp() from inbox`)
 	})
 
 	t.Run("does not wait for a handler that ignores its context", func(t *testing.T) {
@@ -270,16 +269,16 @@ func TestDrain(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		p, ended := processor(t, db, h.handle, func(o *inbox.Options) { o.Drain = time.Millisecond }), make(chan error, 1)
 		go func() { ended <- p.Run(ctx) }()
-		await.Receive(t, "the handler", h.begun)
+		testrun.Receive(t, "the handler", h.begun)
 		cancel()
-		if err := await.Receive(t, "the end of Run", ended); err == nil {
+		if err := testrun.Receive(t, "the end of Run", ended); err == nil {
 			t.Error("Run returned nil")
 		}
 		heir := newHung(db)
 		start(t, processor(t, db, heir.handle, shortBackoff))
-		await.Receive(t, "the next holder", heir.begun)
+		testrun.Receive(t, "the next holder", heir.begun)
 		close(h.finish)
-		if err := await.Receive(t, "the first commit", h.ended); !inbox.IsLost(err) {
+		if err := testrun.Receive(t, "the first commit", h.ended); !inbox.IsLost(err) {
 			t.Errorf("the first holder's commit ended with %v", err)
 		}
 		close(heir.finish)

@@ -11,9 +11,9 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // counting counts commits.
@@ -50,12 +50,12 @@ func TestFairness_aCrowdLeavesSlotsToOthers(t *testing.T) {
 				return nil
 			}, func(o *inbox.Options) { o.Concurrency = slots })
 			start(t, p)
-			await.Row(t, db, `select count(*) > 0 from inbox where status = 'running'`)
+			testrun.Row(t, db, `select count(*) > 0 from inbox where status = 'running'`)
 			_, err := p.Receive(t.Context(), inbox.Message{ID: "a", Partition: "crowd"}, inbox.Message{ID: "b", Partition: "other"}, inbox.Message{ID: "c"})
 			testdb.Must(t, err)
 			putMany(t, db, "other", 3)
 			putMany(t, db, "", 3)
-			await.Row(t, db, `select bool_and(status = 'done') from inbox where partition_key <> 'crowd'`)
+			testrun.Row(t, db, `select bool_and(status = 'done') from inbox where partition_key <> 'crowd'`)
 			close(free)
 			done(t, db)
 		})
@@ -94,12 +94,12 @@ func TestPause(t *testing.T) {
 	start(t, p)
 	_, err := p.Receive(t.Context(), inbox.Message{ID: "page"})
 	testdb.Must(t, err)
-	await.Row(t, db, `select count(*) = 42 from inbox where status = 'pending'`)
+	testrun.Row(t, db, `select count(*) = 42 from inbox where status = 'pending'`)
 	p.Pause(false, "paused")
-	await.Row(t, db, `select bool_and((status = 'done') = (partition_key <> 'paused' and message_id <> 'behind')) from inbox`)
+	testrun.Row(t, db, `select bool_and((status = 'done') = (partition_key <> 'paused' and message_id <> 'behind')) from inbox`)
 	_, err = p.Receive(t.Context(), inbox.Message{ID: "later"}, inbox.Message{ID: "late", Partition: "paused"})
 	testdb.Must(t, err)
-	await.Row(t, db, `select bool_and((status = 'done') = (partition_key <> 'paused' and message_id <> 'behind')) from inbox`)
+	testrun.Row(t, db, `select bool_and((status = 'done') = (partition_key <> 'paused' and message_id <> 'behind')) from inbox`)
 	p.Pause(false)
 	done(t, db)
 }
@@ -110,10 +110,10 @@ func TestProcessor_wake(t *testing.T) {
 	db := testdb.Reused(t)
 	wake := make(chan struct{}, 1)
 	start(t, processor(t, db, answer(nil), func(o *inbox.Options) { o.Wake = wake }))
-	await.Soon(t, 500*time.Millisecond, func(try int) {
+	testrun.Soon(t, 500*time.Millisecond, func(try int) {
 		put(t, db, fmt.Sprint("woken", try), "")
 		wake <- struct{}{}
-		await.Row(t, db, `select bool_and(status = 'done') from inbox`)
+		testrun.Row(t, db, `select bool_and(status = 'done') from inbox`)
 	})
 	put(t, db, "not woken", "")
 	done(t, db)
@@ -129,8 +129,8 @@ func TestProcessor_correctsDueTimes(t *testing.T) {
 	write(t, db, `update inbox set due_at = now() + interval '359 minutes', waits = 1, fence = 1 where message_id = 'waits'`)
 	write(t, db, `update inbox set due_at = now() + interval '50 seconds', attempts = 1, fence = 1 where message_id = 'fails'`)
 	start(t, processor(t, db, answer(nil), func(o *inbox.Options) { o.Policy.BackoffBase, o.Policy.BackoffCap = time.Second, time.Minute }))
-	await.Row(t, db, `select bool_and(status = 'done') from inbox where message_id not in ('waits', 'fails')`)
-	await.Row(t, db, `select bool_and(status = 'pending') from inbox where message_id in ('waits', 'fails')`)
+	testrun.Row(t, db, `select bool_and(status = 'done') from inbox where message_id not in ('waits', 'fails')`)
+	testrun.Row(t, db, `select bool_and(status = 'pending') from inbox where message_id in ('waits', 'fails')`)
 }
 
 // A key that two transactions left without a first message is repaired.
@@ -156,7 +156,7 @@ func TestPromote_besideAKeyThatIsLocked(t *testing.T) {
 	b.Queue(`update inbox set ordering_key = 'a' where message_id = 'uncommitted'`)
 	testdb.Must(t, testdb.Begin(t, db.Pool(), `select`).SendBatch(t.Context(), b).Close())
 	start(t, processor(t, db, answer(nil)))
-	await.Row(t, db, `select bool_and((status = 'done') = (message_id <> 'a')) from inbox`)
+	testrun.Row(t, db, `select bool_and((status = 'done') = (message_id <> 'a')) from inbox`)
 }
 
 // A repair reads a bounded number of keys, and goes on behind them, so however many wait hold up no
@@ -178,8 +178,8 @@ create trigger count_keys after update on inbox referencing new table as changed
 	p := processor(t, db, answer(nil))
 	p.Pause(false, "paused")
 	start(t, p)
-	await.Row(t, db, `select status = 'done' from inbox where message_id = 'last'`)
-	await.Row(t, db, `select count(*) = 5000 from inbox where first`)
+	testrun.Row(t, db, `select status = 'done' from inbox where message_id = 'last'`)
+	testrun.Row(t, db, `select count(*) = 5000 from inbox where first`)
 	if most := testdb.One[int](t, db, `select max(keys) from repairs`); most > 2000 {
 		t.Errorf("%d keys were repaired in one transaction, want at most 2000", most)
 	}

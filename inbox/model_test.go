@@ -17,10 +17,10 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestModel drives two processors on one database by any sequence of deliveries, ends, retries,
@@ -325,7 +325,7 @@ func (m *model) page(r *rapid.T) {
 		page = append(page, m.message(r))
 	}
 	to := m.both[rapid.IntRange(0, 1).Draw(r, "processor")]
-	await.True(r, "the page is stored", func() bool { _, err := to.Receive(m.t.Context(), page...); return err == nil })
+	testrun.True(r, "the page is stored", func() bool { _, err := to.Receive(m.t.Context(), page...); return err == nil })
 }
 
 func (m *model) append(r *rapid.T) {
@@ -365,7 +365,7 @@ func (m *model) settle() {
 	m.mu.Lock()
 	m.scripts = map[string][]string{}
 	m.mu.Unlock()
-	await.Progress(m.r, "no message is open", func() (string, bool) {
+	testrun.Progress(m.r, "no message is open", func() (string, bool) {
 		m.decide(inbox.Retry)
 		open, err := m.strings(m.t.Context(), `
 select concat_ws(' ', message_id, ordering_key, status, first, holder, fence, attempts, deaths, waits, due_at - clock_timestamp())
@@ -405,7 +405,7 @@ func (m *model) takeovers() (n int) {
 func (m *model) end(count *tally) {
 	for _, l := range m.both {
 		l.die()
-		await.Receive(m.t, "the end of a processor", l.ended)
+		testrun.Receive(m.t, "the end of a processor", l.ended)
 	}
 	m.stop()
 	m.watching.Wait()

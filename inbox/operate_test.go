@@ -10,7 +10,6 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -95,11 +94,11 @@ func TestRetry_beginsAnewInTheOrderOfTheKey(t *testing.T) {
 	db := stocked(t)
 	putDeadLetters(t, db)
 	testdb.Must(t, inbox.Retry(t.Context(), db, number(t, db, "m1"), "ada"))
-	await.Row(t, db, `select status = 'pending' and attempts = 0 and deaths = 0 and waits = 0 and waiting_since is null
+	testrun.Row(t, db, `select status = 'pending' and attempts = 0 and deaths = 0 and waits = 0 and waiting_since is null
 		and due_at <= clock_timestamp() and decided_by = 'ada' and decided_at <= clock_timestamp() from inbox where message_id = 'm1'`)
 	var order diary
 	start(t, processor(t, db, noting(&order)))
-	await.Row(t, db, `select bool_and(status = 'done') from inbox where ordering_key = 'k'`)
+	testrun.Row(t, db, `select bool_and(status = 'done') from inbox where ordering_key = 'k'`)
 	testrun.Same(t, "order", "m1 m2 m3", order.String())
 	if got, err := inbox.Show(t.Context(), db, number(t, db, "m1")); err != nil || got.DecidedBy != "ada" || got.DecidedAt == nil {
 		t.Errorf("when it is done, who retried it is %+v, %v", got, err)
@@ -112,14 +111,14 @@ func TestDiscard_endsForEver(t *testing.T) {
 	db := stocked(t, "m1@k")
 	h := newHung(db)
 	start(t, processor(t, db, h.handle))
-	await.Receive(t, "the holder", h.begun)
+	testrun.Receive(t, "the holder", h.begun)
 	write(t, db, `update inbox set status = 'dead', last_error = 'odd'`) // its fence is still the newest
 	testdb.Must(t, inbox.Discard(t.Context(), db, number(t, db, "m1"), "ada"))
 	close(h.finish)
-	if err := await.Receive(t, "the commit", h.ended); !inbox.IsLost(err) {
+	if err := testrun.Receive(t, "the commit", h.ended); !inbox.IsLost(err) {
 		t.Errorf("the holder's commit ended with %v", err)
 	}
-	await.Row(t, db, `select status = 'discarded' and not exists (select from merchants) from inbox`)
+	testrun.Row(t, db, `select status = 'discarded' and not exists (select from merchants) from inbox`)
 	entries, err := inbox.List(t.Context(), db, inbox.Filter{Status: inbox.StatusDiscarded}, 0, 10)
 	if err != nil || len(entries) != 1 || entries[0].DecidedBy != "ada" || entries[0].FinishedAt == nil || entries[0].LastError != "odd" {
 		t.Errorf("discarded messages: %+v, %v", entries, err)
@@ -152,8 +151,8 @@ func TestRetryAndDiscard_refuseWhatIsNoDeadLetter(t *testing.T) {
 			if err := decide(t.Context(), db, number(t, db, "m1"), "bob"); !errors.Is(err, inbox.ErrNotDeadLetter) {
 				t.Errorf("the second decision: %v, want ErrNotDeadLetter", err)
 			}
-			await.Row(t, db, `select decided_by = 'ada' from inbox where message_id = 'm1'`)
-			await.Row(t, db, `select count(*) = 1 from inbox where decided_by is not null`)
+			testrun.Row(t, db, `select decided_by = 'ada' from inbox where message_id = 'm1'`)
+			testrun.Row(t, db, `select count(*) = 1 from inbox where decided_by is not null`)
 		})
 	}
 }

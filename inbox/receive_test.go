@@ -18,7 +18,6 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -143,7 +142,7 @@ func TestProcessor_inEachModeOfPgx(t *testing.T) {
 				all.Go(func() { testdb.Must(t, send(t.Context(), commits, m)) })
 			}
 			all.Wait()
-			await.Row(t, db, `select count(*) = 11 and bool_and(status = case message_id when 'dead' then 'dead' else 'done' end) from inbox`)
+			testrun.Row(t, db, `select count(*) = 11 and bool_and(status = case message_id when 'dead' then 'dead' else 'done' end) from inbox`)
 			stop()
 			dead, err := inbox.List(t.Context(), commits, inbox.Filter{Status: inbox.StatusDead}, 0, 10)
 			if err != nil || len(dead) != 1 || dead[0].MessageID != "dead" {
@@ -169,9 +168,9 @@ func TestAppend_besideAnotherFirstMessageOfItsKey(t *testing.T) {
 	testdb.Must(t, tx.SendBatch(t.Context(), b).Close())
 	second := make(chan error)
 	go func() { second <- send(t.Context(), db, note("b", "")) }()
-	await.Blocked(t, db, 1)
+	testrun.Blocked(t, db, 1)
 	testdb.Must(t, tx.Commit(t.Context()))
-	testdb.Must(t, await.Receive(t, "the second commit", second))
+	testdb.Must(t, testrun.Receive(t, "the second commit", second))
 	testrun.Same(t, "first", "a", testdb.One[string](t, db, `select message_id from inbox where first`))
 }
 
@@ -251,14 +250,14 @@ func TestConsume(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- p.Consume(ctx, b, "topic", read) }()
-		return func() { cancel(); testdb.Must(t, await.Receive(t, "the end of Consume", ended)) }
+		return func() { cancel(); testdb.Must(t, testrun.Receive(t, "the end of Consume", ended)) }
 	}
 
 	t.Run("stores and acknowledges all that is ready", func(t *testing.T) {
 		db, b := fresh(t), &broker{ids: ids}
 		stop := consume(t, processor(t, db, answer(nil)), b)
-		await.True(t, "all are acknowledged", func() bool { acks, _ := b.seen(); return acks == len(ids) })
-		await.Row(t, db, `select count(*) filter (where status = 'pending' and ordering_key = message_id) = 38
+		testrun.True(t, "all are acknowledged", func() bool { acks, _ := b.seen(); return acks == len(ids) })
+		testrun.Row(t, db, `select count(*) filter (where status = 'pending' and ordering_key = message_id) = 38
 			and count(*) filter (where status = 'dead' and last_error ~ '^(unreadable|panic: odd)') = 2 from inbox`)
 		stop()
 	})
@@ -267,9 +266,9 @@ func TestConsume(t *testing.T) {
 		db, b := fresh(t), &broker{ids: ids}
 		write(t, db, `alter table inbox rename to away`)
 		stop := consume(t, processor(t, db, answer(nil)), b)
-		await.True(t, "some are refused", func() bool { _, nacks := b.seen(); return nacks > 2 })
+		testrun.True(t, "some are refused", func() bool { _, nacks := b.seen(); return nacks > 2 })
 		write(t, db, `alter table away rename to inbox`)
-		await.True(t, "all are acknowledged", func() bool { acks, _ := b.seen(); return acks == len(ids) })
+		testrun.True(t, "all are acknowledged", func() bool { acks, _ := b.seen(); return acks == len(ids) })
 		testrun.Same(t, "rows", int64(40), testdb.One[int64](t, db, `select count(*) from inbox`))
 		stop()
 	})

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
@@ -42,19 +41,19 @@ func TestTakeover(t *testing.T) {
 		put(t, db, "m1", "k")
 		zombie, heir := newHung(db), newHung(db) // the zombie's commit comes by another way
 		start(t, processor(t, silent, zombie.handle, short, func(o *inbox.Options) { o.Holder = "zombie" }))
-		await.Receive(t, "the first holder", zombie.begun)
+		testrun.Receive(t, "the first holder", zombie.begun)
 		cutter.Close()
 		start(t, processor(t, db, heir.handle, short, func(o *inbox.Options) { o.Holder = "heir" }))
-		d := await.Receive(t, "the second holder", heir.begun)
+		d := testrun.Receive(t, "the second holder", heir.begun)
 		testrun.Same(t, "attempt", 2, d.Attempt)
 		close(zombie.finish)
-		if err := await.Receive(t, "the first commit", zombie.ended); !inbox.IsLost(err) {
+		if err := testrun.Receive(t, "the first commit", zombie.ended); !inbox.IsLost(err) {
 			t.Errorf("the first holder's commit ended with %v", err)
 		}
 		close(heir.finish)
-		testdb.Must(t, await.Receive(t, "the second commit", heir.ended))
+		testdb.Must(t, testrun.Receive(t, "the second commit", heir.ended))
 		testrun.Same(t, "effects", []string{"m1-2"}, testdb.All[string](t, db, `select merchant_id from merchants`))
-		await.Row(t, db, `select status = 'done' and fence = 2 and done_fence = 2 and deaths = 1 and holder like 'heir/%'
+		testrun.Row(t, db, `select status = 'done' and fence = 2 and done_fence = 2 and deaths = 1 and holder like 'heir/%'
 			and jsonb_array_length(history) = 1 and history #>> '{0,holder}' like 'zombie/%' from inbox`)
 	})
 
@@ -62,17 +61,17 @@ func TestTakeover(t *testing.T) {
 		db := fresh(t, "m1@k")
 		zombie, heir := newHung(db), newHung(db)
 		start(t, processor(t, db, zombie.handle, short))
-		await.Receive(t, "the first holder", zombie.begun)
+		testrun.Receive(t, "the first holder", zombie.begun)
 		write(t, db, `update inbox set holder = 'silent'`) // as if it had been silent
 		start(t, processor(t, db, heir.handle, short))
-		await.True(t, "another claim begins", func() bool { return len(heir.begun)+len(zombie.begun) > 0 })
-		if err := await.Receive(t, "the end of its context", zombie.lost); !strings.Contains(err.Error(), "taken over") {
+		testrun.True(t, "another claim begins", func() bool { return len(heir.begun)+len(zombie.begun) > 0 })
+		if err := testrun.Receive(t, "the end of its context", zombie.lost); !strings.Contains(err.Error(), "taken over") {
 			t.Errorf("the context ended by %v", err)
 		}
 		close(zombie.finish)
 		close(heir.finish)
 		done(t, db)
-		await.Row(t, db, `select count(*) = 1 from merchants`)
+		testrun.Row(t, db, `select count(*) = 1 from merchants`)
 	})
 
 	t.Run("a holder that beats keeps its message for longer than a lease", func(t *testing.T) {
@@ -80,12 +79,12 @@ func TestTakeover(t *testing.T) {
 		h := newHung(db)
 		start(t, processor(t, db, h.handle, short))
 		start(t, processor(t, db, h.handle, short))
-		await.Receive(t, "the holder", h.begun)
+		testrun.Receive(t, "the holder", h.begun)
 		registered := testdb.One[time.Time](t, db, `select alive_until from inbox_holders`)
-		await.Row(t, db, `select alive_until > $1::timestamptz + interval '2 seconds' from inbox_holders`, registered)
+		testrun.Row(t, db, `select alive_until > $1::timestamptz + interval '2 seconds' from inbox_holders`, registered)
 		close(h.finish)
 		done(t, db)
-		await.Row(t, db, `select deaths = 0 and attempts = 1 from inbox`)
+		testrun.Row(t, db, `select deaths = 0 and attempts = 1 from inbox`)
 	})
 
 	t.Run("a registration in the future, of a clock that went back, does not protect a dead holder", func(t *testing.T) {
@@ -100,10 +99,10 @@ func TestTakeover(t *testing.T) {
 		db := fresh(t, "m1@k")
 		h := newHung(db)
 		start(t, processor(t, db, h.handle, func(o *inbox.Options) { o.Policy.Lease = time.Hour })) // so that no beat registers it
-		await.Receive(t, "the holder", h.begun)
+		testrun.Receive(t, "the holder", h.begun)
 		write(t, db, `delete from inbox_holders`)
 		<-time.After(2500 * time.Millisecond) // of two repairs
-		await.Row(t, db, `select status = 'running' and deaths = 0 from inbox`)
+		testrun.Row(t, db, `select status = 'running' and deaths = 0 from inbox`)
 		close(h.finish)
 		done(t, db)
 	})
@@ -117,7 +116,7 @@ create trigger refuse before update on inbox for each row when (old.due_at > '21
 		put(t, db, "m2", "")
 		write(t, db, `update inbox set due_at = '2101-01-01' where message_id = 'm2'`) // which a repair corrects
 		start(t, processor(t, db, answer(nil)))
-		await.Row(t, db, `select status = 'done' from inbox where message_id = 'm1'`)
+		testrun.Row(t, db, `select status = 'done' from inbox where message_id = 'm1'`)
 	})
 
 	for name, test := range map[string]struct {
@@ -131,8 +130,8 @@ create trigger refuse before update on inbox for each row when (old.due_at > '21
 			db := fresh(t, "m1@k", "m2@k", "m3@l")
 			write(t, db, `update inbox set status = 'running', fence = 4, attempts = 11, deaths = 11, holder = 'dead' where message_id = 'm1'`)
 			start(t, processor(t, db, answer(nil), short, func(o *inbox.Options) { o.Policy.DeadLetters = test.policy }))
-			await.Row(t, db, `select string_agg(concat_ws(':', message_id, status, first, fence), ' ' order by id) = $1 from inbox where ordering_key = 'k'`, test.want)
-			await.Row(t, db, `select status = 'done' from inbox where message_id = 'm3'`)
+			testrun.Row(t, db, `select string_agg(concat_ws(':', message_id, status, first, fence), ' ' order by id) = $1 from inbox where ordering_key = 'k'`, test.want)
+			testrun.Row(t, db, `select status = 'done' from inbox where message_id = 'm3'`)
 		})
 	}
 }
@@ -220,13 +219,13 @@ func TestClaim_withAnUnknownOutcome(t *testing.T) {
 	defer finish()
 	put(t, db, "alive", "")
 	start(t, p)
-	await.Receive(t, "the message that keeps the holder alive", begun)
+	testrun.Receive(t, "the message that keeps the holder alive", begun)
 	p.Pause(true)
 	put(t, db, "m1", "k")
 	cutter.Arm(failpoint.After, 3)
 	p.Pause(false)
-	await.True(t, "a connection was cut", func() bool { return cutter.Cuts() == 1 })
-	await.Row(t, db, `select status = 'done' from inbox where message_id = 'm1'`)
+	testrun.True(t, "a connection was cut", func() bool { return cutter.Cuts() == 1 })
+	testrun.Row(t, db, `select status = 'done' from inbox where message_id = 'm1'`)
 	finish()
 	done(t, db)
 	testrun.Same(t, "handled", "alive m1", handled.String())
@@ -273,7 +272,7 @@ func TestPoison(t *testing.T) {
 		go func() { _ = p.Run(ctx); close(running) }()
 	}
 	born()
-	await.Progress(t, "the killer is a dead letter, and all others are done", func() (string, bool) {
+	testrun.Progress(t, "the killer is a dead letter, and all others are done", func() (string, bool) {
 		select {
 		case <-ended:
 			born()
@@ -299,10 +298,10 @@ func TestProcessor_besideOpenTransactions(t *testing.T) {
 	testdb.Must(t, tx.SendBatch(t.Context(), stored).Close())
 	p := processor(t, db, answer(nil))
 	start(t, p)
-	await.Soon(t, 900*time.Millisecond, func(try int) {
+	testrun.Soon(t, 900*time.Millisecond, func(try int) {
 		_, err := p.Receive(t.Context(), inbox.Message{ID: fmt.Sprint("page", try)}, inbox.Message{ID: fmt.Sprint("again", try), OrderingKey: fmt.Sprint("page", try)})
 		testdb.Must(t, err)
-		await.Row(t, db, `select count(*) = 2 * $1::int from inbox where status = 'done'`, try+1)
+		testrun.Row(t, db, `select count(*) = 2 * $1::int from inbox where status = 'done'`, try+1)
 	})
 }
 
@@ -312,9 +311,9 @@ func TestProcessor_idle(t *testing.T) {
 	db := testdb.Reused(t)
 	commits := &counting{DB: db}
 	start(t, processor(t, commits, answer(nil)))
-	await.True(t, "it has begun", func() bool { return commits.n.Load() > 0 })
+	testrun.True(t, "it has begun", func() bool { return commits.n.Load() > 0 })
 	before, began := commits.n.Load(), time.Now()
-	await.True(t, "five more transactions", func() bool { return commits.n.Load() >= before+5 })
+	testrun.True(t, "five more transactions", func() bool { return commits.n.Load() >= before+5 })
 	if took := time.Since(began); took < 4*time.Second {
 		t.Errorf("five transactions in %v, want at most one a second", took)
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -70,7 +69,7 @@ func write(t *testing.T, db *postgres.DB, sql string, args ...any) {
 func processor(t *testing.T, db groupcommit.DB, handle inbox.Handler, change ...func(*inbox.Options)) *inbox.Processor {
 	t.Helper()
 	o := inbox.Options{
-		DB: db, Receiver: "r", Handle: handle, Concurrency: 8, Drain: await.Stall, Log: slog.New(slog.DiscardHandler),
+		DB: db, Receiver: "r", Handle: handle, Concurrency: 8, Drain: testrun.Stall, Log: slog.New(slog.DiscardHandler),
 		Policy: inbox.Policy{MaxAttempts: 3, GiveUpAfter: time.Hour, BackoffBase: time.Hour, BackoffCap: 24 * time.Hour},
 	}
 	for _, c := range change {
@@ -89,7 +88,7 @@ func start(t *testing.T, p *inbox.Processor) (stop func()) {
 	go func() { ended <- p.Run(ctx) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
-		if err := await.Receive(t, "the processor's end", ended); err != nil {
+		if err := testrun.Receive(t, "the processor's end", ended); err != nil {
 			t.Error(err)
 		}
 	})
@@ -152,7 +151,7 @@ func number(t *testing.T, db *postgres.DB, id string) int64 {
 // done waits until all messages are done.
 func done(t *testing.T, db *postgres.DB) {
 	t.Helper()
-	await.Progress(t, "all messages are done", func() (string, bool) {
+	testrun.Progress(t, "all messages are done", func() (string, bool) {
 		open := testdb.All[string](t, db, `
 select concat_ws(' ', message_id, status, 'first', first, 'nudged', nudged, 'attempts', attempts, 'waits', waits, 'due in', due_at)
   from inbox where status <> 'done' order by id limit 10`)

@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
@@ -179,9 +178,9 @@ func TestKeepBalances_isWokenByItsBell(t *testing.T) {
 	var ended sync.WaitGroup
 	ended.Go(func() { ledger.KeepBalances(ctx, slog.New(slog.DiscardHandler), db, bell) })
 	defer func() { cancel(); ended.Wait() }()
-	await.Soon(t, 3*time.Second, func(try int) { // else a poll
+	testrun.Soon(t, 3*time.Second, func(try int) { // else a poll
 		appended(t, db, ledger.New(fmt.Sprint("ch_", try)), cause("a"), requested("acme"))
-		await.True(t, "the sums have the charge", func() bool { // a transaction of another test may hold it up at the first ring
+		testrun.True(t, "the sums have the charge", func() bool { // a transaction of another test may hold it up at the first ring
 			select {
 			case bell <- struct{}{}:
 			default:

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -41,7 +40,7 @@ func follow(t *testing.T, q postgres.Querier, next *string, limit int, ids []str
 // followAll follows until so many entries came. It waits for the open transactions of other tests.
 func followAll(t *testing.T, q postgres.Querier, next *string, limit, entries int) (ids []string) {
 	t.Helper()
-	await.Progress(t, fmt.Sprintf("the feed has %d entries", entries), func() (string, bool) {
+	testrun.Progress(t, fmt.Sprintf("the feed has %d entries", entries), func() (string, bool) {
 		ids = follow(t, q, next, limit, ids)
 		return strings.Join(ids, ", "), len(ids) >= entries
 	})
@@ -105,7 +104,7 @@ func TestReadFeed_passesOverWhatItCannotRead(t *testing.T) {
 	appended(t, db, ledger.New("ch_2"), cause("a"), paid("acme", "pi_2")...)
 	for _, limit := range []int{1, 2, 3, 100} {
 		next, entries, unreadable := "", 0, []ledger.FeedEvent{}
-		await.Progress(t, "the feed has its entries", func() (string, bool) { // it waits for open transactions of other tests
+		testrun.Progress(t, "the feed has its entries", func() (string, bool) { // it waits for open transactions of other tests
 			page, err := ledger.ReadFeed(t.Context(), db, "acme", next, limit)
 			testdb.Must(t, err)
 			if passed := len(page.Data) + len(page.Unreadable); passed > limit || page.HasMore && passed == 0 {

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -132,7 +131,7 @@ update followers
 // for the open transactions of other tests on the same server.
 func addUp(t *testing.T, db *postgres.DB) (events int) {
 	t.Helper()
-	await.Progress(t, "the balances have caught up", func() (string, bool) {
+	testrun.Progress(t, "the balances have caught up", func() (string, bool) {
 		n, err := ledger.AddUp(t.Context(), db)
 		testdb.Must(t, err)
 		events += n

@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
@@ -70,7 +69,7 @@ func TestFollow_storesEachEventOnce(t *testing.T) {
 	err := writing.Wait()
 	stop()
 	testdb.Must(t, errors.Join(err, following.Wait()))
-	await.Progress(t, "every event is followed", func() (string, bool) {
+	testrun.Progress(t, "every event is followed", func() (string, bool) {
 		_, err := ledger.Follow(t.Context(), db, "test", 100, store)
 		testdb.Must(t, err)
 		n := testdb.One[int](t, db, `select count(*) from followed`)

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // store appends events to a stream as the owner of the tables, to whom no policy and no trigger of
@@ -189,7 +189,7 @@ func (h hostile) late(t *testing.T, charge, isolation string, amount int64, mean
 			asked(charge, 6, " cross join pg_advisory_xact_lock(1)", amount)+"; commit", pgx.QueryExecModeSimpleProtocol)
 		inserted <- err
 	}()
-	await.True(t, "the statement has its snapshot and waits", func() bool {
+	testrun.True(t, "the statement has its snapshot and waits", func() bool {
 		return testdb.One[bool](t, h.owner, `
 select exists (
   select
@@ -200,5 +200,5 @@ select exists (
 	})
 	meanwhile()
 	testdb.Must(t, holder.Rollback(t.Context()))
-	return testdb.Code(await.Receive(t, "the statement ends", inserted))
+	return testdb.Code(testrun.Receive(t, "the statement ends", inserted))
 }

@@ -64,7 +64,7 @@ func lookups() []lookup {
 		{in: "outbox", words: "with waiting", ways: outboxRange + ", " + outboxRange},
 		{in: "outbox", words: "delete from outbox", ways: outboxRange},
 		// One entry of the log's end.
-		{in: "internal/restore", words: "is_original", ways: inOrder + ", " + ownNumbers},
+		{in: "internal/upkeep", words: "is_original", ways: inOrder + ", " + ownNumbers},
 
 		{in: "inbox", words: "with due as", ways: dueFirst + ", " + behind + ", " + byNumber},
 		{in: "inbox", words: "select now(),", ways: dueFirst},

@@ -13,10 +13,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/migrations"
 )
 
@@ -183,7 +183,7 @@ func TestHostileAPI_holdsUpOthersForABoundedTime(t *testing.T) {
 			t.Errorf("%s: %d ended", name, n)
 			continue
 		}
-		await.Row(t, admin, `select not exists (select from pg_stat_activity where pid = $1)`, hostile.PgConn().PID())
+		testrun.Row(t, admin, `select not exists (select from pg_stat_activity where pid = $1)`, hostile.PgConn().PID())
 	}
 
 	// To end a commit that waits for its standby would show what a failover loses.
@@ -191,7 +191,7 @@ func TestHostileAPI_holdsUpOthersForABoundedTime(t *testing.T) {
 	for _, sql := range []string{`alter system set synchronous_standby_names = 'none'`, `select pg_reload_conf()`} {
 		testdb.Exec(t, admin, sql)
 	}
-	await.Row(t, waits, `select current_setting('synchronous_standby_names') = 'none'`)
+	testrun.Row(t, waits, `select current_setting('synchronous_standby_names') = 'none'`)
 	committed, enough := make(chan error), make(chan struct{})
 	go func() {
 		// Commits wait once another process of the server has read the setting, too.
@@ -208,7 +208,7 @@ func TestHostileAPI_holdsUpOthersForABoundedTime(t *testing.T) {
 			return
 		}
 	}()
-	await.Row(t, admin, `select exists (select from pg_stat_activity where wait_event = 'SyncRep')`)
+	testrun.Row(t, admin, `select exists (select from pg_stat_activity where wait_event = 'SyncRep')`)
 	if n := end(0); n != 0 {
 		t.Errorf("%d sessions ended that wait for a standby", n)
 	}

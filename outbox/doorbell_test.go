@@ -12,14 +12,13 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/outbox"
 )
 
 // run runs a doorbell until the test ends, and makes its bells before.
-func run(t *testing.T, database string, log *await.Log, names ...string) (d *outbox.Doorbell, bells map[string]<-chan struct{}) {
+func run(t *testing.T, database string, log *testrun.Log, names ...string) (d *outbox.Doorbell, bells map[string]<-chan struct{}) {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), database)
 	testdb.Must(t, err)
@@ -33,10 +32,10 @@ func run(t *testing.T, database string, log *await.Log, names ...string) (d *out
 	go func() { d.Run(ctx, pool); close(ended) }()
 	t.Cleanup(func() {
 		cancel()
-		await.Receive(t, "the doorbell's end", ended)
+		testrun.Receive(t, "the doorbell's end", ended)
 	})
 	for _, bell := range bells {
-		await.Receive(t, "it listens, and so rings for what was missed", bell)
+		testrun.Receive(t, "it listens, and so rings for what was missed", bell)
 	}
 	return d, bells
 }
@@ -61,8 +60,8 @@ func TestDoorbell_wakesInEachProcessWhatWaitsForTheName(t *testing.T) {
 	t.Parallel()
 	database := testdb.URL(t)
 	names := []string{"a", "a+b", "b"}
-	near, here := run(t, database, &await.Log{}, names...)
-	_, there := run(t, database, &await.Log{}, names...)
+	near, here := run(t, database, &testrun.Log{}, names...)
+	_, there := run(t, database, &testrun.Log{}, names...)
 	for _, test := range []struct {
 		ring string
 		want []string
@@ -72,14 +71,14 @@ func TestDoorbell_wakesInEachProcessWhatWaitsForTheName(t *testing.T) {
 		near.Ring(test.ring)
 		for where, bells := range map[string]map[string]<-chan struct{}{"this process": here, "the other": there} {
 			for _, name := range test.want {
-				await.Receive(t, "the ring of "+test.ring+" in "+where, bells[name])
+				testrun.Receive(t, "the ring of "+test.ring+" in "+where, bells[name])
 			}
 		}
 	}
 	near.Wake("b")
-	await.Receive(t, "a wake in this process", here["b"])
+	testrun.Receive(t, "a wake in this process", here["b"])
 	near.Ring("a") // behind it: when this has come, a notification of b would have come
-	await.Receive(t, "the ring of a", there["a"])
+	testrun.Receive(t, "the ring of a", there["a"])
 	select {
 	case <-there["b"]:
 		t.Error("Wake goes to another process")
@@ -91,7 +90,7 @@ func TestDoorbell_wakesInEachProcessWhatWaitsForTheName(t *testing.T) {
 func TestDoorbell_sendsOneNotificationForManyRings(t *testing.T) {
 	t.Parallel()
 	database := testdb.URL(t)
-	d, _ := run(t, database, &await.Log{})
+	d, _ := run(t, database, &testrun.Log{})
 	conn := listens(t, database)
 	const rings = 10_000
 	for range rings {
@@ -141,19 +140,19 @@ func TestDoorbell_sendsTheLastRingsWhenItEnds(t *testing.T) {
 func TestDoorbell_listensAgainAfterItsSessionIsLost(t *testing.T) {
 	t.Parallel()
 	database := testdb.URL(t)
-	db, log := testdb.Connect(t, database), &await.Log{}
+	db, log := testdb.Connect(t, database), &testrun.Log{}
 	_, bells := run(t, database, log, "a")
-	other, _ := run(t, database, &await.Log{})
+	other, _ := run(t, database, &testrun.Log{})
 	for lost := 1; lost <= 2; lost++ {
 		if n := testdb.One[int](t, db, terminate); n != 1 {
 			t.Fatalf("%d sessions listen", n)
 		}
-		await.Receive(t, "a waiter is woken for rings that were lost", bells["a"])
+		testrun.Receive(t, "a waiter is woken for rings that were lost", bells["a"])
 		if n := strings.Count(log.String(), "LISTEN was lost"); n != lost {
 			t.Errorf("%d losses are logged of %d", n, lost)
 		}
 		other.Ring("a")
-		await.Receive(t, "a ring is received", bells["a"])
+		testrun.Receive(t, "a ring is received", bells["a"])
 	}
 }
 
@@ -167,10 +166,10 @@ func TestDoorbell_isNotNeeded(t *testing.T) {
 	db := testdb.Connect(t, database)
 	testdb.Exec(t, db.Pool(), `create schema deaf`)
 	testdb.Exec(t, db.Pool(), `create function deaf.pg_notify(text, text) returns void language sql as ''`)
-	_, bells := run(t, database, &await.Log{}, topic)
-	deaf, _ := run(t, database+"&search_path=deaf,pg_catalog", &await.Log{})
+	_, bells := run(t, database, &testrun.Log{}, topic)
+	deaf, _ := run(t, database+"&search_path=deaf,pg_catalog", &testrun.Log{})
 	r := read(t, db, options{Options: outbox.Options{Bell: bells[topic]}})
-	await.Soon(t, 4*time.Second, func(int) {
+	testrun.Soon(t, 4*time.Second, func(int) {
 		publish(t, db, "m1")
 		deaf.Ring(topic)
 		r.wantNext(t, "m1")

@@ -13,7 +13,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/outbox"
@@ -49,7 +48,7 @@ func (*broker) Close() error { return nil }
 func (b *broker) await(t *testing.T, n int) (copies int) {
 	t.Helper()
 	want := numbered(n)
-	await.Progress(t, fmt.Sprintf("%d messages come", n), func() (string, bool) {
+	testrun.Progress(t, fmt.Sprintf("%d messages come", n), func() (string, bool) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		var got []string
@@ -75,7 +74,7 @@ func forward(t *testing.T, from message.Subscriber, to message.Publisher) {
 	go func() { ended <- outbox.Forward(ctx, from, topic, to) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := await.Receive(t, "the forwarder's end", ended); err != nil {
+		if err := testrun.Receive(t, "the forwarder's end", ended); err != nil {
 			t.Error(err)
 		}
 		testdb.Must(t, from.Close())

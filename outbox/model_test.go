@@ -14,10 +14,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"pgregory.net/rapid"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -187,7 +187,7 @@ func (m *model) settle() {
 	for w := range m.open {
 		m.end(w, true)
 	}
-	await.Row(m.t, m.db, `select not exists (select from outbox where topic = $1)`, m.topic)
+	testrun.Row(m.t, m.db, `select not exists (select from outbox where topic = $1)`, m.topic)
 	for _, p := range m.both {
 		p.end()
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -67,14 +66,14 @@ func TestSubscriber_deliversAgainWhatIsNotAcknowledgedUntilTheDeadline(t *testin
 	t.Parallel()
 	db := testdb.Open(t)
 	publish(t, db, numbered(3)...)
-	log := &await.Log{}
+	log := &testrun.Log{}
 	r := read(t, db, options{deadline: time.Second, Options: outbox.Options{Log: slog.New(slog.NewTextHandler(log, nil))}})
 	page := r.next(t, 2)
 	page[0].Ack()
-	await.Receive(t, "the end of the page's context", page[1].Context().Done())
+	testrun.Receive(t, "the end of the page's context", page[1].Context().Done())
 	r.wantNext(t, "m0002", "m0003")
 	wantEmpty(t, db)
-	await.True(t, "the end of the failure is logged", func() bool { return strings.Contains(log.String(), "works again") })
+	testrun.True(t, "the end of the failure is logged", func() bool { return strings.Contains(log.String(), "works again") })
 	if line, _, _ := strings.Cut(log.String(), "\n"); !strings.Contains(line, "level=ERROR") || !strings.Contains(line, "topic=letters") || !strings.Contains(line, "refused=2") {
 		t.Errorf("the failure is logged as %s", log)
 	}
@@ -93,7 +92,7 @@ func TestSubscriber_logsAFailureEachMinute(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				log := &await.Log{}
+				log := &testrun.Log{}
 				outbox.Fail(slog.New(slog.NewTextHandler(log, nil)), 150*time.Second, test.err)
 				if strings.Count(log.String(), "failed and is retried") != 3 || strings.Count(log.String(), test.says) != 3 {
 					t.Errorf("logged in two minutes and a half:\n%s", log)
@@ -131,7 +130,7 @@ func TestSubscriber_waitsForNoTransactionThatStaysOpen(t *testing.T) {
 	testdb.Must(t, writing.SendBatch(t.Context(), letters(t, "late")).Close())
 	bell := make(chan struct{}, 1)
 	r := read(t, db, options{Options: outbox.Options{Bell: bell}})
-	await.Soon(t, time.Second, func(try int) {
+	testrun.Soon(t, time.Second, func(try int) {
 		id := fmt.Sprintf("m%d", try)
 		publish(t, db, id)
 		bell <- struct{}{}
@@ -185,7 +184,7 @@ func TestSubscriber_aPageHasAtMostOneMebibyteOrOneMessage(t *testing.T) {
 	for _, want := range []string{"0 1 2", "3", "4", "5 6 7 8", "9"} {
 		page := r.next(t, len(strings.Fields(want)))
 		testrun.Same(t, "a page", strings.Fields(want), ids(page))
-		await.Row(t, db, `select exists (select from pg_stat_activity where datname = current_database() and application_name = 'reader' and state = 'idle in transaction')`)
+		testrun.Row(t, db, `select exists (select from pg_stat_activity where datname = current_database() and application_name = 'reader' and state = 'idle in transaction')`)
 		r.wantNoneNow(t)
 		for _, m := range page {
 			m.Ack()
@@ -203,7 +202,7 @@ func TestSubscriber_isNotCutWhileAReceiverIsSlow(t *testing.T) {
 		c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "50"
 	}})
 	m := r.next(t, 1)[0]
-	await.Row(t, db, `
+	testrun.Row(t, db, `
 select coalesce(bool_or(clock_timestamp() - state_change > '200 ms'), false)
   from pg_stat_activity
  where datname = current_database()
@@ -228,7 +227,7 @@ func TestSubscriber_leavesThePoolToTheReceiver(t *testing.T) {
 	subscriber := outbox.NewSubscriber(pool, outbox.Options{})
 	messages, err := subscriber.Subscribe(t.Context(), topic)
 	testdb.Must(t, err)
-	m := await.Receive(t, "the message", messages)
+	m := testrun.Receive(t, "the message", messages)
 	_, err = pool.Exec(t.Context(), `select 1`)
 	testdb.Must(t, err)
 	m.Ack()
@@ -260,10 +259,10 @@ func TestSubscriber_ends(t *testing.T) {
 				messages, err := subscriber.Subscribe(ctx, topic)
 				testdb.Must(t, err)
 				for range waiting {
-					await.Receive(t, "a message", messages)
+					testrun.Receive(t, "a message", messages)
 				}
 				testdb.Must(t, stop(subscriber.Close, cancel))
-				await.True(t, "the channel is closed", func() bool {
+				testrun.True(t, "the channel is closed", func() bool {
 					select {
 					case _, open := <-messages:
 						return !open
@@ -272,7 +271,7 @@ func TestSubscriber_ends(t *testing.T) {
 					}
 				})
 				testdb.Must(t, subscriber.Close())
-				await.Row(t, db, `select not exists (select from pg_stat_activity where datname = current_database() and application_name = 'reader')`)
+				testrun.Row(t, db, `select not exists (select from pg_stat_activity where datname = current_database() and application_name = 'reader')`)
 				if n := testdb.One[int](t, db, `select count(*) from outbox`); n != 2 && waiting > 0 {
 					t.Errorf("%d messages are left of two that were not acknowledged", n)
 				}
@@ -296,7 +295,7 @@ func TestSubscribe_failsWithoutTheTableAndForASecondTopic(t *testing.T) {
 	if err == nil || !strings.HasPrefix(err.Error(), "subscribe to letters: ") || !strings.Contains(err.Error(), `relation "outbox" does not exist`) {
 		t.Errorf("without the table: %v", err)
 	}
-	await.Row(t, db, `select not exists (select from pg_stat_activity where datname = current_database() and application_name = 'reader')`)
+	testrun.Row(t, db, `select not exists (select from pg_stat_activity where datname = current_database() and application_name = 'reader')`)
 	subscriber := outbox.NewSubscriber(db.Pool(), outbox.Options{})
 	_, err = subscriber.Subscribe(t.Context(), topic)
 	testdb.Must(t, err)
@@ -315,9 +314,9 @@ func TestSubscriber_writesNothingWhileIdle(t *testing.T) {
 	polls := `select xact_commit from pg_stat_database where datname = current_database()`
 	xid := `select pg_snapshot_xmax(pg_current_snapshot())::text`
 	read(t, db, options{poll: 5 * time.Millisecond})
-	await.True(t, "no transaction id is taken while fifty transactions run", func() bool {
+	testrun.True(t, "no transaction id is taken while fifty transactions run", func() bool {
 		id, n := testdb.One[string](t, db, xid), testdb.One[int](t, db, polls)
-		await.Row(t, db, `select (`+polls+`) > $1`, n+50)
+		testrun.Row(t, db, `select (`+polls+`) > $1`, n+50)
 		return testdb.One[string](t, db, xid) == id
 	})
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -94,7 +93,7 @@ func (r reader) next(t *testing.T, n int) []*message.Message {
 	t.Helper()
 	all := make([]*message.Message, n)
 	for i := range all {
-		if all[i] = await.Receive(t, fmt.Sprintf("message %d of %d", i+1, n), r.messages); all[i] == nil {
+		if all[i] = testrun.Receive(t, fmt.Sprintf("message %d of %d", i+1, n), r.messages); all[i] == nil {
 			t.Fatal("the subscriber has ended")
 		}
 	}
@@ -139,7 +138,7 @@ func ids(messages []*message.Message) []string {
 // wantEmpty waits until every message was deleted.
 func wantEmpty(t *testing.T, db *postgres.DB) {
 	t.Helper()
-	await.Row(t, db, `select not exists (select from outbox)`)
+	testrun.Row(t, db, `select not exists (select from outbox)`)
 }
 
 // openPool is a pool for an example. In the schema of its search_path are the tables of

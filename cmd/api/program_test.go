@@ -16,7 +16,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/arch"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
@@ -51,19 +50,19 @@ func environ(url string, pairs ...string) map[string]string {
 	return variables
 }
 
-func send(t *testing.T, p *await.Running, key string) await.Response {
+func send(t *testing.T, p *testrun.Running, key string) testrun.Response {
 	t.Helper()
 	return sendBody(t, p, key, charge)
 }
 
-func sendBody(t *testing.T, p *await.Running, key, body string) await.Response {
+func sendBody(t *testing.T, p *testrun.Running, key, body string) testrun.Response {
 	t.Helper()
 	return p.Do(t, http.MethodPost, "/v1/charges", body, map[string]string{
 		"Authorization": "Bearer " + apiKey, "Content-Type": "application/json", "Idempotency-Key": key,
 	})
 }
 
-func read(t *testing.T, p *await.Running, path string) await.Response {
+func read(t *testing.T, p *testrun.Running, path string) testrun.Response {
 	t.Helper()
 	return p.Do(t, http.MethodGet, path, "", map[string]string{"Authorization": "Bearer " + apiKey})
 }
@@ -75,8 +74,8 @@ func TestRun(t *testing.T) {
 	url := server.URL("service")
 
 	t.Run("it serves until SIGTERM", func(t *testing.T) {
-		p := await.Start(t, run, environ(url, "IDEMPOTENCY_RETENTION", "1h"))
-		await.True(t, "it is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
+		p := testrun.Start(t, run, environ(url, "IDEMPOTENCY_RETENTION", "1h"))
+		testrun.True(t, "it is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
 		first := send(t, p, "key-1")
 		expires, err := time.Parse(http.TimeFormat, first.Header.Get("Idempotency-Expires"))
 		if first.Status != http.StatusAccepted || err != nil || time.Until(expires) > time.Hour || time.Until(expires) < 50*time.Minute {
@@ -84,7 +83,7 @@ func TestRun(t *testing.T) {
 		}
 		p.Stop()
 
-		next := await.Start(t, run, environ(url))
+		next := testrun.Start(t, run, environ(url))
 		if again := send(t, next, "key-1"); again.Body != first.Body {
 			t.Errorf("the next program gives another answer:\n%s%s", first.Body, again.Body)
 		}
@@ -95,7 +94,7 @@ func TestRun(t *testing.T) {
 
 	t.Run("without a schema it does not start", func(t *testing.T) {
 		testdb.Must(t, server.CreateDatabase(t.Context(), "bare"))
-		await.Refusal(t, run, environ(server.URL("bare")), "the database lacks a migration: run payonce migrate")
+		testrun.Refusal(t, run, environ(server.URL("bare")), "the database lacks a migration: run payonce migrate")
 	})
 
 	for policy, want := range map[string]struct {
@@ -108,7 +107,7 @@ func TestRun(t *testing.T) {
 		"202":  {http.StatusAccepted, 0},
 	} {
 		t.Run("IN_FLIGHT="+policy, func(t *testing.T) {
-			p := await.Start(t, run, environ(url, "IN_FLIGHT", policy, "IN_FLIGHT_WAIT", "600ms"))
+			p := testrun.Start(t, run, environ(url, "IN_FLIGHT", policy, "IN_FLIGHT_WAIT", "600ms"))
 			hold(t, db, "key-in-flight")
 			began := time.Now()
 			got := send(t, p, "key-in-flight")
@@ -125,7 +124,7 @@ func TestRun(t *testing.T) {
 	}
 
 	t.Run("CARD_NUMBER_CHECK=off", func(t *testing.T) {
-		p := await.Start(t, run, environ(url, "CARD_NUMBER_CHECK", "off"))
+		p := testrun.Start(t, run, environ(url, "CARD_NUMBER_CHECK", "off"))
 		for member, text := range map[string]string{"metadata": `{"4242424242424242":""}`, "description": `"4242424242424242"`} {
 			got := sendBody(t, p, "card-"+member, strings.TrimSuffix(charge, "}")+`,"`+member+`":`+text+`}`)
 			if got.Status != http.StatusAccepted {
@@ -135,7 +134,7 @@ func TestRun(t *testing.T) {
 	})
 
 	t.Run("STRIPE_WEBHOOK_SECRET may hold two secrets", func(t *testing.T) {
-		p := await.Start(t, run, environ(url, "STRIPE_WEBHOOK_SECRET", "whsec_new, whsec_old"))
+		p := testrun.Start(t, run, environ(url, "STRIPE_WEBHOOK_SECRET", "whsec_new, whsec_old"))
 		for secret, want := range map[string]int{"whsec_new": http.StatusOK, "whsec_old": http.StatusOK, "whsec_other": http.StatusBadRequest, "": http.StatusBadRequest} {
 			const event = `{"id":"evt_1","type":"payout.paid"}`
 			at := strconv.FormatInt(time.Now().Unix(), 10)
@@ -151,7 +150,7 @@ func TestRun(t *testing.T) {
 	})
 
 	t.Run("AUTHENTICATION_FAILURES=1, TRUSTED_PROXIES and metrics", func(t *testing.T) {
-		p := await.Start(t, run, environ(url, "AUTHENTICATION_FAILURES", "1", "TRUSTED_PROXIES", "127.0.0.0/8"))
+		p := testrun.Start(t, run, environ(url, "AUTHENTICATION_FAILURES", "1", "TRUSTED_PROXIES", "127.0.0.0/8"))
 		guess := func(from string) int {
 			return p.Do(t, http.MethodGet, "/v1/balances", "", map[string]string{
 				"Authorization": "Bearer " + merchants.NewKey(), "X-Forwarded-For": from,
@@ -168,25 +167,25 @@ func TestRun(t *testing.T) {
 	})
 
 	t.Run("RATE_LIMIT=1", func(t *testing.T) {
-		p := await.Start(t, run, environ(url, "RATE_LIMIT", "1"))
+		p := testrun.Start(t, run, environ(url, "RATE_LIMIT", "1"))
 		if first := send(t, p, "key-rated"); first.Status != http.StatusAccepted {
 			t.Errorf("the first request: %v", first)
 		}
-		await.Progress(t, "two requests come within a second", func() (seen string, done bool) {
+		testrun.Progress(t, "two requests come within a second", func() (seen string, done bool) {
 			got := send(t, p, "key-rated")
 			return got.Body, got.Status == http.StatusTooManyRequests
 		})
 	})
 
 	t.Run("while no server takes writes it answers 503", func(t *testing.T) {
-		p := await.Start(t, run, environ(url))
+		p := testrun.Start(t, run, environ(url))
 		admin, err := pgx.Connect(t.Context(), server.URL("postgres"))
 		testdb.Must(t, err)
 		defer func() { testdb.Must(t, admin.Close(t.Context())) }()
 		readOnly := func(value string, want int) {
 			testdb.Exec(t, admin, `alter database service set default_transaction_read_only = `+value)
 			testdb.Exec(t, admin, `select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'payonce-api%'`)
-			await.True(t, "it answers "+strconv.Itoa(want), func() bool { return send(t, p, "key-read-only").Status == want })
+			testrun.True(t, "it answers "+strconv.Itoa(want), func() bool { return send(t, p, "key-read-only").Status == want })
 		}
 		readOnly("on", http.StatusServiceUnavailable)
 		if got := p.Get(t, "/readyz"); got.Status != http.StatusServiceUnavailable || !strings.Contains(got.Body, "read-only") {
@@ -196,11 +195,11 @@ func TestRun(t *testing.T) {
 	})
 
 	t.Run("METRICS_ADDR takes the metrics from HTTP_ADDR, and DATABASE_CONNECTIONS is among them", func(t *testing.T) {
-		p := await.Start(t, run, environ(url, "METRICS_ADDR", "127.0.0.1:0", "DATABASE_CONNECTIONS", "7"))
+		p := testrun.Start(t, run, environ(url, "METRICS_ADDR", "127.0.0.1:0", "DATABASE_CONNECTIONS", "7"))
 		if got := p.Get(t, "/metrics"); got.Status != http.StatusNotFound {
 			t.Errorf("HTTP_ADDR: %v", got)
 		}
-		own := await.Running{URL: "http://" + p.Log.Field(t, "serving metrics", "addr")}
+		own := testrun.Running{URL: "http://" + p.Log.Field(t, "serving metrics", "addr")}
 		if got := own.Get(t, "/metrics"); !strings.Contains(got.Body, "\npayonce_db_connections_max{pool=\"main\"} 7\n") {
 			t.Errorf("METRICS_ADDR: %v", got)
 		}
@@ -208,7 +207,7 @@ func TestRun(t *testing.T) {
 
 	for variable, value := range map[string]string{"HTTP_ADDR": "nonsense", "EXPECT_REPLICATION": "1"} {
 		t.Run(variable+" is refused", func(t *testing.T) {
-			await.Refusal(t, run, environ(url, variable, value), variable)
+			testrun.Refusal(t, run, environ(url, variable, value), variable)
 		})
 	}
 }
@@ -242,7 +241,7 @@ func TestRun_refusesAServer(t *testing.T) {
 			if test.migrated {
 				url = testdb.Migrated(t, server, "service")
 			}
-			await.Refusal(t, run, environ(url), test.says)
+			testrun.Refusal(t, run, environ(url), test.says)
 		})
 	}
 }
@@ -276,14 +275,14 @@ func TestSettings_refusesUnsafeValues(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			await.Refusal(t, run, environ(remote, test.variable, test.value), test.variable)
+			testrun.Refusal(t, run, environ(remote, test.variable, test.value), test.variable)
 		})
 	}
 }
 
 func TestSettings_arePrintedWithSecretsHidden(t *testing.T) {
 	t.Parallel()
-	log := await.Refusal(t, run, map[string]string{
+	log := testrun.Refusal(t, run, map[string]string{
 		"DATABASE_URL": remote, "IN_FLIGHT": "425",
 		"STRIPE_WEBHOOK_SECRET": "whsec_hunter2",
 	}, "DATABASE_URL")
@@ -300,5 +299,5 @@ func TestSettings_arePrintedWithSecretsHidden(t *testing.T) {
 
 func TestRun_needsADatabase(t *testing.T) {
 	t.Parallel()
-	await.Refusal(t, run, nil, "DATABASE_URL is not set")
+	testrun.Refusal(t, run, nil, "DATABASE_URL is not set")
 }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestRun_withoutItsStandby sends more charges than the api has connections while no standby confirms
@@ -25,7 +25,7 @@ func TestRun_withoutItsStandby(t *testing.T) {
 	testdb.Must(t, err)
 	t.Cleanup(func() { _ = admin.Close(context.WithoutCancel(t.Context())) })
 	testdb.Exec(t, admin, `set synchronous_commit = local`)
-	p := await.Start(t, run, environ(server.URL("service"), "DATABASE_CONNECTIONS", "5"))
+	p := testrun.Start(t, run, environ(server.URL("service"), "DATABASE_CONNECTIONS", "5"))
 	first := send(t, p, "key-first")
 	path := first.Header.Get("Location")
 
@@ -34,7 +34,7 @@ func TestRun_withoutItsStandby(t *testing.T) {
 	var all sync.WaitGroup
 	var sent atomic.Int32
 	const keys = 12
-	charges := func(done func(await.Response) bool) {
+	charges := func(done func(testrun.Response) bool) {
 		for n := range keys {
 			all.Go(func() {
 				key := "key-" + strconv.Itoa(n)
@@ -45,13 +45,13 @@ func TestRun_withoutItsStandby(t *testing.T) {
 			})
 		}
 	}
-	charges(func(r await.Response) bool {
+	charges(func(r testrun.Response) bool {
 		if r.Status != http.StatusAccepted && (!strings.Contains(r.Body, `"retry_with":"same-key"`) || r.Header.Get("Retry-After") == "") {
 			t.Errorf("a charge is answered %v", r)
 		}
 		return true
 	})
-	await.True(t, "the api is not ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusServiceUnavailable })
+	testrun.True(t, "the api is not ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusServiceUnavailable })
 	if got := p.Get(t, "/readyz"); !strings.Contains(got.Body, "standby") {
 		t.Errorf("/readyz does not say why: %v", got)
 	}
@@ -70,8 +70,8 @@ func TestRun_withoutItsStandby(t *testing.T) {
 
 	testdb.Exec(t, admin, `alter system reset synchronous_standby_names`)
 	testdb.Exec(t, admin, `select pg_reload_conf()`)
-	await.True(t, "the api is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
-	charges(func(r await.Response) bool { return r.Status == http.StatusAccepted })
+	testrun.True(t, "the api is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
+	charges(func(r testrun.Response) bool { return r.Status == http.StatusAccepted })
 	all.Wait()
 	if again := send(t, p, "key-first"); again.Body != first.Body {
 		t.Errorf("the replay is %v", again)
@@ -102,14 +102,14 @@ func TestRun_ringsForTheLastCommit(t *testing.T) {
 	testdb.Must(t, err)
 	t.Cleanup(func() { _ = listener.Close(context.WithoutCancel(t.Context())) })
 	testdb.Exec(t, listener, `listen payonce_due`)
-	p := await.Start(t, run, environ(server.URL("service")))
+	p := testrun.Start(t, run, environ(server.URL("service")))
 	testdb.Exec(t, db.Pool(), insertWaitsForGate, pgx.QueryExecModeSimpleProtocol)
-	accepted := make(chan await.Response, 1)
+	accepted := make(chan testrun.Response, 1)
 	go func() { accepted <- sendBody(t, p, "key-last", charge) }()
-	await.Row(t, db, `select exists (select from pg_stat_activity where wait_event = 'PgSleep')`)
+	testrun.Row(t, db, `select exists (select from pg_stat_activity where wait_event = 'PgSleep')`)
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); p.Stop() }()
-	await.True(t, "the api drains", func() bool {
+	testrun.True(t, "the api drains", func() bool {
 		got, err := http.Get(p.URL + "/healthz") //nolint:noctx // the test ends soon
 		if err == nil {
 			_ = got.Body.Close()
@@ -117,11 +117,11 @@ func TestRun_ringsForTheLastCommit(t *testing.T) {
 		return err != nil
 	})
 	testdb.Exec(t, db.Pool(), `insert into gate values (1)`)
-	if got := await.Receive(t, "the answer", accepted); got.Status != http.StatusAccepted {
+	if got := testrun.Receive(t, "the answer", accepted); got.Status != http.StatusAccepted {
 		t.Fatalf("%v", got)
 	}
-	await.Receive(t, "the end", stopped)
-	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
+	testrun.Receive(t, "the end", stopped)
+	ctx, cancel := context.WithTimeout(t.Context(), testrun.Stall)
 	defer cancel()
 	if _, err := listener.WaitForNotification(ctx); err != nil {
 		t.Errorf("no worker is notified: %v", err)

@@ -16,8 +16,8 @@ import (
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/audit/provider"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/internal/upkeep"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -91,7 +91,7 @@ func (a auditCmd) reconcile(ctx context.Context, c *console, db *postgres.DB, cl
 	}
 	account, err := client.Account(ctx)
 	if err == nil {
-		err = restore.CheckAccount(ctx, db, account.ID, account.Live)
+		err = upkeep.CheckAccount(ctx, db, account.ID, account.Live)
 	}
 	if err != nil {
 		return err

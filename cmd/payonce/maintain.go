@@ -10,7 +10,7 @@ import (
 
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/restore"
+	"github.com/payonce/payonce/internal/upkeep"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/migrations"
 	"github.com/payonce/payonce/migrations/version"
@@ -111,14 +111,14 @@ type outboxRepairCmd struct {
 
 // Run refuses where there is nothing to do, so that the operator looks elsewhere.
 func (r outboxRepairCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
-	original, err := restore.IsOriginal(ctx, db)
+	original, err := upkeep.IsOriginal(ctx, db)
 	if err != nil {
 		return err
 	}
 	if original && !r.Force {
 		return errors.New("nothing to repair: the tables did not come through a dump since they were made or repaired (--force repairs all the same)")
 	}
-	epoch, err := restore.Repair(ctx, db)
+	epoch, err := upkeep.Repair(ctx, db)
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/sandbox"
@@ -203,7 +202,7 @@ func (s *script) signs(_ *testscript.TestScript, args []string) (bool, error) {
 
 // balances waits until so many events are added up: while transactions of other tests are open they wait.
 func (s *script) balances(_ *testscript.TestScript, args []string) (bool, error) {
-	await.True(s.tb, "the balances have all events", func() bool {
+	testrun.True(s.tb, "the balances have all events", func() bool {
 		_, err := ledger.AddUp(s.tb.Context(), s.db)
 		testdb.Must(s.tb, err)
 		return testdb.One[string](s.tb, s.db, `select highest::text from followers where name = 'balances'`) == args[0]

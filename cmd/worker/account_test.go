@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestRun_isOfOneAccount starts workers of several accounts, one after another. The message is
@@ -45,31 +45,31 @@ func TestRun_isOfOneAccount(t *testing.T) {
 		open    = `select count(*) = 1 from inbox where status = 'pending' and attempts = 0`
 		done    = `select count(*) = 0 from inbox where status <> 'done'`
 	)
-	unready := func(p *await.Running, why string) {
+	unready := func(p *testrun.Running, why string) {
 		t.Helper()
-		await.True(t, "it is not ready: "+why, func() bool {
+		testrun.True(t, "it is not ready: "+why, func() bool {
 			got := p.Get(t, "/readyz")
 			return got.Status == http.StatusServiceUnavailable && strings.Contains(got.Body, why)
 		})
-		await.Row(t, db, open)
+		testrun.Row(t, db, open)
 	}
 
 	testdb.Exec(t, db.Pool(), strings.Replace(message, "%", "1", 1))
 	testdb.Exec(t, db.Pool(), `update restore_mark set written_in = written_in`)
 	status.Store(http.StatusOK)
-	await.Refusal(t, run, of("acct_1"), "payonce outbox repair")
+	testrun.Refusal(t, run, of("acct_1"), "payonce outbox repair")
 	if asked.Load() > 0 {
 		t.Error("a worker of a copy called the provider")
 	}
-	await.Row(t, db, open)
+	testrun.Row(t, db, open)
 
 	status.Store(http.StatusUnauthorized)
 	testdb.Exec(t, db.Pool(), `update restore_mark set written_in = pg_current_xact_id()`)
-	p := await.Start(t, run, of("acct_1"))
+	p := testrun.Start(t, run, of("acct_1"))
 	unready(p, "STRIPE_SECRET_KEY")
 	status.Store(http.StatusOK)
-	await.Row(t, db, done)
-	await.True(t, "it is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
+	testrun.Row(t, db, done)
+	testrun.True(t, "it is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
 	p.Stop()
 
 	testdb.Exec(t, db.Pool(), strings.Replace(message, "%", "3", 1))
@@ -77,20 +77,20 @@ func TestRun_isOfOneAccount(t *testing.T) {
 	named := of("restricted")
 	named["STRIPE_ACCOUNT"] = "acct_1"
 	before := asked.Load()
-	p = await.Start(t, run, named)
-	await.Row(t, db, done)
-	await.True(t, "it is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
+	p = testrun.Start(t, run, named)
+	testrun.Row(t, db, done)
+	testrun.True(t, "it is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
 	p.Stop()
 	if asked.Load() > before {
 		t.Error("a worker asked for the account that its setting names")
 	}
 	named["STRIPE_ACCOUNT"] = "acct_2"
-	await.Refusal(t, run, named, "belongs to another account")
+	testrun.Refusal(t, run, named, "belongs to another account")
 	named["STRIPE_ACCOUNT"] = "none"
-	await.Refusal(t, run, named, "STRIPE_ACCOUNT is no id of an account")
+	testrun.Refusal(t, run, named, "STRIPE_ACCOUNT is no id of an account")
 	status.Store(http.StatusOK)
 
 	testdb.Exec(t, db.Pool(), strings.Replace(message, "%", "2", 1))
-	await.Refusal(t, run, of("acct_2"), "belongs to another account")
-	await.Row(t, db, open)
+	testrun.Refusal(t, run, of("acct_2"), "belongs to another account")
+	testrun.Row(t, db, open)
 }

@@ -8,9 +8,9 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
 )
@@ -78,7 +78,7 @@ insert into idempotency_keys (scope, operation, key, fingerprint, status_code, b
 values ('acme', 'POST /v1/charges', 'good', '', 202, '{}', now())`)
 	testdb.Must(t, db.Commit(t.Context(), b))
 
-	p := await.Start(t, run, working(t, url, "LEASE", "500ms", "MAX_ATTEMPTS", "2", "BACKOFF_BASE", "10ms", "BACKOFF_CAP", "50ms", "INBOX_RETENTION", "2s"))
+	p := testrun.Start(t, run, working(t, url, "LEASE", "500ms", "MAX_ATTEMPTS", "2", "BACKOFF_BASE", "10ms", "BACKOFF_CAP", "50ms", "INBOX_RETENTION", "2s"))
 	for what, sql := range map[string]string{
 		"the good charge is carried out": `select count(*) = 1 from ledger_events where stream_id = 'ch_good' and type = 'charge.failed.v1'`,
 		"the balances have every event":  `select not exists (select from ledger_events e join followers f on (e.txid, e.position) > (f.txid, f.position) where f.name = 'balances')`,
@@ -93,9 +93,9 @@ select count(*) filter (where status = 'dead') = 6
    and count(*) filter (where status = 'pending' and (message_id in ('forged 4', 'forged 6') or ordering_key = 'ch_unreadable')) = 4
   from inbox`,
 	} {
-		t.Run(what, func(t *testing.T) { await.Row(t, db, sql) })
+		t.Run(what, func(t *testing.T) { testrun.Row(t, db, sql) })
 	}
-	await.True(t, "the figures count them", func() bool {
+	testrun.True(t, "the figures count them", func() bool {
 		shown := p.Get(t, "/metrics").Body
 		return strings.Contains(shown, `payonce_inbox_messages{receiver="fulfillment",status="dead"}`)
 	})

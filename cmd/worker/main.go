@@ -21,10 +21,9 @@ import (
 	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
-	"github.com/payonce/payonce/internal/restore"
-	"github.com/payonce/payonce/internal/retention"
 	"github.com/payonce/payonce/internal/service"
 	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/internal/upkeep"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -72,7 +71,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 func (s settings) background(w *service.Service, paused *pauses) []func(context.Context) error {
 	appended := w.Bell.Bell(domain.Topic, service.Ledger)
 	work := []func(context.Context){
-		(&retention.Job{DB: w.DB, Log: w.Log, InboxWindow: s.InboxRetention}).Run,
+		(&upkeep.Expired{DB: w.DB, Log: w.Log, InboxWindow: s.InboxRetention}).Run,
 		func(ctx context.Context) { ledger.KeepBalances(ctx, w.Log, w.DB, appended) },
 		func(ctx context.Context) { endStuckSessions(ctx, w.Log, w.DB) },
 		func(ctx context.Context) {
@@ -131,9 +130,9 @@ func awaitAccount(ctx context.Context, log *slog.Logger, db *postgres.DB, provid
 	loop.Run(waiting, log, "no message is handled before the provider has said whose key STRIPE_SECRET_KEY is", func(ctx context.Context) (time.Duration, error) {
 		account, err := provider.Account(ctx)
 		if err == nil {
-			err = restore.Bind(ctx, db, account.ID, account.Live)
+			err = upkeep.Bind(ctx, db, account.ID, account.Live)
 		}
-		if errors.Is(err, restore.ErrOtherAccount) {
+		if errors.Is(err, upkeep.ErrOtherAccount) {
 			refused = err
 		}
 		if err == nil || refused != nil {

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/arch"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/telemetry"
@@ -55,12 +54,12 @@ func TestRun(t *testing.T) {
 	db := testdb.Connect(t, url)
 
 	t.Run("it is ready until SIGTERM", func(t *testing.T) {
-		p := await.Start(t, run, working(t, url))
+		p := testrun.Start(t, run, working(t, url))
 		if got := p.Get(t, "/healthz"); got.Status != http.StatusOK {
 			t.Errorf("healthz: %v", got)
 		}
-		await.True(t, "it is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
-		await.Row(t, db, `select count(*) = 1 from pg_stat_activity where datname = current_database() and query = 'listen "payonce_due"'`)
+		testrun.True(t, "it is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
+		testrun.Row(t, db, `select count(*) = 1 from pg_stat_activity where datname = current_database() and query = 'listen "payonce_due"'`)
 	})
 	t.Run("what is paused waits, and is shown", func(t *testing.T) {
 		set := func(paused string) {
@@ -75,30 +74,30 @@ insert into inbox (receiver, message_id, ordering_key, partition_key, type, payl
 values ('notification', '1', 'ch_0', '', 'charge.succeeded.v1', '{}', '{}', '', true),
        ('fulfillment',  '2', 'ch_0', 'acme', 'charge.requested.v1', '{}', '{}', '', true),
        ('fulfillment',  '3', 'ch_1', '', 'charge.requested.v1', '{}', '{}', '', true)`)
-		p := await.Start(t, run, working(t, url, "MAX_ATTEMPTS", "1"))
-		await.True(t, "it says so", func() bool {
+		p := testrun.Start(t, run, working(t, url, "MAX_ATTEMPTS", "1"))
+		testrun.True(t, "it says so", func() bool {
 			ready, metrics := p.Get(t, "/readyz"), p.Get(t, "/metrics").Body
 			return ready.Status == http.StatusOK && strings.Contains(ready.Body, `"paused":["notification","merchants: 1"]`) &&
 				strings.Contains(metrics, `payonce_paused{what="merchant"} 1`) && strings.Contains(metrics, `payonce_paused{what="fulfillment"} 0`)
 		})
-		await.Row(t, db, `select count(*) = 1 from inbox where message_id = '3' and status = 'dead'`)
-		await.Row(t, db, `select count(*) = 2 from inbox where message_id in ('1', '2') and status = 'pending' and fence = 0`)
+		testrun.Row(t, db, `select count(*) = 1 from inbox where message_id = '3' and status = 'dead'`)
+		testrun.Row(t, db, `select count(*) = 2 from inbox where message_id in ('1', '2') and status = 'pending' and fence = 0`)
 		set("false")
-		await.Row(t, db, `select count(*) = 0 from inbox where status = 'pending' and attempts + waits = 0`)
+		testrun.Row(t, db, `select count(*) = 0 from inbox where status = 'pending' and attempts + waits = 0`)
 	})
 	t.Run("a repeated message is counted as a duplicate, and another payload under its id as a dead letter", func(t *testing.T) {
-		p := await.Start(t, run, working(t, url))
+		p := testrun.Start(t, run, working(t, url))
 		testdb.Exec(t, db.Pool(), `
 insert into outbox (topic, message_id, payload, metadata)
 select 'charges', '4', convert_to(payload, 'UTF8'), '{"type": "charge.requested.v1", "ordering_key": "ch_9"}'
   from unnest(array['{}', '{}', '{"version":1}']) payload`)
-		await.True(t, "they are", func() bool {
+		testrun.True(t, "they are", func() bool {
 			metrics := p.Get(t, "/metrics").Body
 			return !slices.ContainsFunc([]string{"first", "duplicate", "dead_letter"}, func(result string) bool {
 				return !strings.Contains(metrics, `payonce_outbox_deliveries_total{result="`+result+`"} 1`)
 			})
 		})
-		await.Row(t, db, `select count(*) = 0 from outbox`)
+		testrun.Row(t, db, `select count(*) = 0 from outbox`)
 	})
 	const newer = `
 select count(*) = 4 and bool_and(waits > 0 and last_error like '%unknown type of message%')
@@ -112,27 +111,27 @@ insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, 
 values ('notification', 'newer 2', 'ch_newer', 'charge.reviewed.v1', '{}', '{}', ''),
        ('fulfillment',  'newer 3', 'ch_other', 'adyen.refund', '{}', '{}', ''),
        ('resend',       'newer 4', 'ch_other', 'webhook.digest', '{}', '{}', '')`, pgx.QueryExecModeSimpleProtocol)
-		await.Start(t, run, working(t, url))
-		await.Row(t, db, newer+`'pending'`)
+		testrun.Start(t, run, working(t, url))
+		testrun.Row(t, db, newer+`'pending'`)
 	})
 	t.Run("a message of an unknown type becomes a dead letter after GIVE_UP_AFTER", func(t *testing.T) {
-		await.Start(t, run, working(t, url, "GIVE_UP_AFTER", "1s", "BACKOFF_BASE", "10ms", "BACKOFF_CAP", "50ms"))
-		await.Row(t, db, newer+`'dead'`)
+		testrun.Start(t, run, working(t, url, "GIVE_UP_AFTER", "1s", "BACKOFF_BASE", "10ms", "BACKOFF_CAP", "50ms"))
+		testrun.Row(t, db, newer+`'dead'`)
 	})
 	t.Run("a database without the schema is refused", func(t *testing.T) {
 		testdb.Must(t, server.CreateDatabase(t.Context(), "bare"))
-		await.Refusal(t, run, environ(server.URL("bare")), "payonce migrate")
+		testrun.Refusal(t, run, environ(server.URL("bare")), "payonce migrate")
 	})
 	t.Run("what it cannot listen on, or wait for, is refused", func(t *testing.T) {
-		await.Refusal(t, run, environ(url, "HTTP_ADDR", "nonsense"), "HTTP_ADDR nonsense")
-		await.Refusal(t, run, environ(url, "EXPECT_REPLICATION", "1"), "EXPECT_REPLICATION")
+		testrun.Refusal(t, run, environ(url, "HTTP_ADDR", "nonsense"), "HTTP_ADDR nonsense")
+		testrun.Refusal(t, run, environ(url, "EXPECT_REPLICATION", "1"), "EXPECT_REPLICATION")
 	})
 }
 
 func TestRun_refusesAServerThatMayLoseCommits(t *testing.T) {
 	t.Parallel()
 	url := testdb.Migrated(t, testdb.Server(t, local.Options{InMemory: true}), "service")
-	await.Refusal(t, run, environ(url), "fsync is off")
+	testrun.Refusal(t, run, environ(url), "fsync is off")
 }
 
 func TestMain(m *testing.M) { testrun.Main(m) }
@@ -172,14 +171,14 @@ func TestSettings_refusesUnsafeValues(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			await.Refusal(t, run, environ(remote, test.variable, test.value), test.variable)
+			testrun.Refusal(t, run, environ(remote, test.variable, test.value), test.variable)
 		})
 	}
 }
 
 func TestSettings_arePrintedWithSecretsHidden(t *testing.T) {
 	t.Parallel()
-	log := await.Refusal(t, run, map[string]string{
+	log := testrun.Refusal(t, run, map[string]string{
 		"DATABASE_URL": remote, "STRIPE_SECRET_KEY": "sk_test_hunter2",
 		"STRIPE_API_BASE": "http://127.0.0.1:8090", "WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8,10.0.0.0/8",
 	}, "DATABASE_URL")
@@ -197,7 +196,7 @@ func TestSettings_arePrintedWithSecretsHidden(t *testing.T) {
 
 func TestSettings_aLiveKeyIsNotSentInPlainText(t *testing.T) {
 	t.Parallel()
-	await.Refusal(t, run, environ(remote, "STRIPE_SECRET_KEY", "sk_live_hunter2", "STRIPE_API_BASE", "http://api.example"), "set STRIPE_API_BASE to an https:// origin")
+	testrun.Refusal(t, run, environ(remote, "STRIPE_SECRET_KEY", "sk_live_hunter2", "STRIPE_API_BASE", "http://api.example"), "set STRIPE_API_BASE to an https:// origin")
 }
 
 // TestObserveProvider counts each answer of the provider under one of four results, and

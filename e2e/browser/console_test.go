@@ -10,8 +10,8 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/harness"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 var drive = flag.Bool("browser", false, "drive the console in Chromium; BROWSER names its program")
@@ -179,7 +179,7 @@ func (w *world) kill(t *testing.T) {
 	for _, charge := range charges {
 		w.mustSucceed(t, charge)
 	}
-	await.Row(t, w.db, `select exists (select from ledger_events where '/charges/' || stream_id = $1 and type = 'merchant.notified.v1')`, leased[1])
+	testrun.Row(t, w.db, `select exists (select from ledger_events where '/charges/' || stream_id = $1 and type = 'merchant.notified.v1')`, leased[1])
 	b.open(leased[1])
 	b.until(`document.querySelector(".drawing svg").textContent.includes("` + victim + `")`)
 	b.keep("charge", "body", 1100)
@@ -192,7 +192,7 @@ func (w *world) deadLetters(t *testing.T) {
 	w.setFaults(t, harness.Faults{DropBefore: 1})
 	retried, discarded := w.charge(t), w.charge(t)
 	for _, charge := range []string{retried, discarded} {
-		await.True(t, charge+" has a dead letter", func() bool {
+		testrun.True(t, charge+" has a dead letter", func() bool {
 			tag, err := w.db.Exec(t.Context(), `update inbox set status = 'dead', last_error = 'the provider did not answer' where ordering_key = $1 and receiver = 'fulfillment' and status = 'pending' and waits > 0`, charge)
 			must(t, err)
 			return tag.RowsAffected() == 1

@@ -15,7 +15,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -55,7 +54,7 @@ func newWorld(t *testing.T) *world {
 	go func() { ended <- demo.Wait() }()
 	t.Cleanup(func() {
 		_ = demo.Process.Signal(syscall.SIGINT)
-		if !await.Within(time.Minute, func() bool { return len(ended) == 1 }) {
+		if !testrun.Within(time.Minute, func() bool { return len(ended) == 1 }) {
 			t.Error("the demo does not end")
 			_ = demo.Process.Kill()
 		}
@@ -66,7 +65,7 @@ func newWorld(t *testing.T) *world {
 		must(t, err)
 		return string(text)
 	}
-	await.Progress(t, "the demo stays up", func() (string, bool) {
+	testrun.Progress(t, "the demo stays up", func() (string, bool) {
 		if len(ended) == 1 {
 			t.Fatalf("the demo ended: %s", said())
 		}
@@ -102,7 +101,7 @@ func (w *world) charge(t *testing.T) string {
 
 func (w *world) mustSucceed(t *testing.T, charge string) {
 	t.Helper()
-	await.Row(t, w.db, `select exists (select from ledger_events where stream_id = $1 and type = 'charge.succeeded.v1')`, charge)
+	testrun.Row(t, w.db, `select exists (select from ledger_events where stream_id = $1 and type = 'charge.succeeded.v1')`, charge)
 }
 
 // setFaults breaks the provider until the subtest ends.

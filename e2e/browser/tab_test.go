@@ -19,7 +19,7 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
-	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 var (
@@ -113,7 +113,7 @@ func (b *tab) hear(event any) {
 
 func (b *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, await.Stall)
+	ctx, cancel := context.WithTimeout(b.ctx, testrun.Stall)
 	defer cancel()
 	must(b.T, chromedp.Do(ctx, steps...))
 }
@@ -126,7 +126,7 @@ func (b *tab) open(path string) {
 // eval returns the value of an expression in the page.
 func eval[T any](b *tab, expression string) T {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, await.Stall)
+	ctx, cancel := context.WithTimeout(b.ctx, testrun.Stall)
 	defer cancel()
 	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression))
 	if err != nil {
@@ -139,8 +139,8 @@ func eval[T any](b *tab, expression string) T {
 // no page.
 func (b *tab) until(expression string) {
 	b.Helper()
-	await.Progress(b, expression, func() (string, bool) {
-		ctx, cancel := context.WithTimeout(b.ctx, await.Stall)
+	testrun.Progress(b, expression, func() (string, bool) {
+		ctx, cancel := context.WithTimeout(b.ctx, testrun.Stall)
 		defer cancel()
 		holds, err := chromedp.Run(ctx, chromedp.Evaluate[bool](`document.readyState === "complete" && (`+expression+`)`))
 		return fmt.Sprint(err), err == nil && holds

@@ -12,8 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // node is a server, and the link by which the programs reach it.
@@ -81,7 +81,7 @@ func (c *cluster) follow(t *testing.T) {
 		c.primary.set(t, "synchronous_standby_names", "standby")
 		state = "sync"
 	}
-	await.Row(t, c.primary.admin, `
+	testrun.Row(t, c.primary.admin, `
 select exists (select from pg_stat_replication where client_addr is null and sync_state = $1 and replay_lsn >= pg_current_wal_lsn())`, state)
 }
 

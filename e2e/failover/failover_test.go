@@ -14,7 +14,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -25,7 +24,7 @@ func TestMain(m *testing.M) { testrun.Main(m) }
 
 var (
 	must    = testrun.Must
-	bounded = await.Bounded
+	bounded = testrun.Bounded
 )
 
 // short are the scenarios that are run without -failovers.
@@ -164,7 +163,7 @@ func (w *world) judge(t *testing.T) string {
 // settle waits until every charge has been notified of.
 func (w *world) settle(t *testing.T) {
 	t.Helper()
-	await.Row(t, w.cluster.primary.admin, `
+	testrun.Row(t, w.cluster.primary.admin, `
 select not exists (select from inbox i -- but for messages of a charge that was lost
                     where status in ('pending', 'running')
                       and exists (select from ledger_events e where e.stream_id = i.ordering_key))

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/harness"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // acceptance is a charge whose requests were answered 202.
@@ -88,7 +88,7 @@ func (l *load) all() []acceptance {
 func (l *load) flow(t *testing.T, n int) {
 	t.Helper()
 	since := now()
-	await.Progress(t, fmt.Sprintf("%d charges are accepted", n), func() (string, bool) {
+	testrun.Progress(t, fmt.Sprintf("%d charges are accepted", n), func() (string, bool) {
 		done := 0
 		for _, a := range l.all() {
 			if a.sent.After(since) {

@@ -12,9 +12,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/harness"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestPatroni_losesNoCharge kills Patroni and the primary that it runs, and starts them again.
@@ -61,7 +61,7 @@ func newPatroni(t *testing.T) *patroni {
 		for _, m := range p.members {
 			m.end(t)
 		}
-		await.True(t, "the folder of the servers is removed", func() bool { return os.RemoveAll(dir) == nil })
+		testrun.True(t, "the folder of the servers is removed", func() bool { return os.RemoveAll(dir) == nil })
 	})
 	p.findPostgreSQL(t)
 	at := addresses(t, 10)
@@ -71,7 +71,7 @@ func newPatroni(t *testing.T) *patroni {
 	p.primary, p.standby = &node{}, &node{}
 	for i, n := range []*node{p.primary, p.standby} {
 		p.start(t, n, fmt.Sprintf("db%d", i+1), at[6+i], at[8+i], etcd)
-		await.True(t, "there is a primary", func() bool { return answer(t, at[8]+"/primary") != "" })
+		testrun.True(t, "there is a primary", func() bool { return answer(t, at[8]+"/primary") != "" })
 	}
 	p.primary.connect(t, p.admin(p.primary))
 	p.follow(t)
@@ -185,7 +185,7 @@ func (p *patroni) failOver(t *testing.T) {
 	killed := p.primary
 	must(t, p.members[killed].Kill())
 	p.signal(t, syscall.SIGKILL)
-	await.Row(t, p.standby.admin, `select not pg_is_in_recovery()`)
+	testrun.Row(t, p.standby.admin, `select not pg_is_in_recovery()`)
 	p.primary, p.standby = p.standby, killed
 	must(t, p.members[killed].Restart(bounded(t)))
 }
@@ -193,7 +193,7 @@ func (p *patroni) failOver(t *testing.T) {
 // follow waits until Patroni may promote the standby.
 func (p *patroni) follow(t *testing.T) {
 	t.Helper()
-	await.True(t, "the standby is synchronous", func() bool {
+	testrun.True(t, "the standby is synchronous", func() bool {
 		return strings.Contains(answer(t, p.members[p.primary].api+"/cluster"), `"sync_standby"`)
 	})
 	p.standby.connect(t, p.admin(p.standby))
@@ -215,7 +215,7 @@ func answer(t *testing.T, url string) string {
 // end ends the server of a Patroni that was killed.
 func (m *member) end(t *testing.T) {
 	t.Helper()
-	await.True(t, "the server has ended", func() bool {
+	testrun.True(t, "the server has ended", func() bool {
 		file, _ := os.ReadFile(filepath.Join(m.data, "postmaster.pid"))
 		first, _, _ := strings.Cut(string(file), "\n")
 		at, err := os.Readlink("/proc/" + first + "/cwd")

@@ -14,9 +14,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/harness"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // alone is a cluster of one server, which has variables of its own. Nothing that it accepted may
@@ -57,7 +57,7 @@ func TestDisk_thatIsFullLosesNothing(t *testing.T) { //nolint:paralleltest // in
 	w.lose(t, 1, func() {
 		file, err := os.Create(filler)
 		must(t, err)
-		await.True(t, "charges are answered 503", func() bool {
+		testrun.True(t, "charges are answered 503", func() bool {
 			for err == nil { // also what a checkpoint has freed since
 				_, err = file.Write(make([]byte, 4<<10))
 			}
@@ -128,11 +128,11 @@ func TestClock_aDayAheadAndBackStrandsNothing(t *testing.T) { //nolint:parallelt
 	w := newWorld(t, build(t), c)
 	w.lose(t, 1, func() {
 		set("+1d")
-		await.Row(t, c.primary.admin, `select clock_timestamp() > $1`, now().Add(23*time.Hour))
+		testrun.Row(t, c.primary.admin, `select clock_timestamp() > $1`, now().Add(23*time.Hour))
 		provider := harness.Sandbox(w.Sandbox.URL())
 		must(t, provider.SetFaults(bounded(t), harness.Faults{ShopDown: true})) // so that messages wait
 		w.load.flow(t, 40)
-		await.Row(t, c.primary.admin, `select exists (select from inbox where status = 'pending' and due_at > now())`)
+		testrun.Row(t, c.primary.admin, `select exists (select from inbox where status = 'pending' and due_at > now())`)
 		set("+0d")
 		must(t, provider.SetFaults(bounded(t), harness.Faults{}))
 	}, nil)

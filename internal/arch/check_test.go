@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -19,15 +17,13 @@ type pkg struct {
 	ImportPath, Name, Doc              string
 	Imports, TestImports, XTestImports []string
 	Deps                               []string
-	Export                             string // a file, with -export
-	Module                             struct{ Path string }
 }
 
 // list runs go list at the module's root.
 func list(tb testing.TB, args ...string) (pkgs []pkg) {
 	tb.Helper()
-	watch(tb)
-	cmd := exec.CommandContext(tb.Context(), "go", append([]string{"list", "-json=ImportPath,Name,Doc,Imports,TestImports,XTestImports,Deps,Export,Module"}, args...)...)
+	readTree(tb) // so that the cache of go test knows the files: go list is another process
+	cmd := exec.CommandContext(tb.Context(), "go", append([]string{"list", "-json=ImportPath,Name,Doc,Imports,TestImports,XTestImports,Deps"}, args...)...)
 	cmd.Dir = root
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -45,22 +41,6 @@ func list(tb testing.TB, args ...string) (pkgs []pkg) {
 			tb.Fatalf("read the packages that %s prints: %v", cmd, err)
 		}
 		pkgs = append(pkgs, p)
-	}
-}
-
-// watch opens every folder of the module. The cache of go test knows the files that this
-// process opens, and go list is another process: without this a result would be reused
-// although the tree has changed.
-func watch(tb testing.TB) {
-	tb.Helper()
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() && path != root && strings.HasPrefix(d.Name(), ".") {
-			return fs.SkipDir
-		}
-		return err
-	})
-	if err != nil {
-		tb.Fatalf("walk the module: %v", err)
 	}
 }
 
@@ -139,46 +119,17 @@ func checkThirdParties(pkgs []pkg) (broken []string) {
 	return broken
 }
 
-// checkBans returns a sentence for each package that a program links and must not, with the
-// shortest chain of imports that leads there. linked is the program's "go list -deps".
-func checkBans(program string, linked []pkg) (broken []string) {
-	imports := make(map[string][]string, len(linked))
-	for _, p := range linked {
-		imports[p.ImportPath] = p.Imports
-	}
-	for _, b := range bans {
-		if b.program != program {
-			continue
-		}
-		if c := chain(imports, module+"/"+program, b.path); c != nil {
-			broken = append(broken, fmt.Sprintf("%s must not link %s: %s\n\t%s", program, b.path, b.why, strings.Join(c, "\n\timports ")))
+// checkBans returns a sentence for each package that a program links and must not: "go mod why" says through
+// what.
+func checkBans(pkgs []pkg) (broken []string) {
+	for _, p := range pkgs {
+		for _, b := range bans {
+			if b.program == local(p.ImportPath) && slices.ContainsFunc(p.Deps, func(at string) bool { return under(at, b.path) }) {
+				broken = append(broken, fmt.Sprintf("%s must not link %s: %s", b.program, b.path, b.why))
+			}
 		}
 	}
 	return broken
-}
-
-// chain returns the shortest chain of imports from a package to target or anything below
-// it, or nil if there is none.
-func chain(imports map[string][]string, from, target string) []string {
-	by := map[string]string{from: ""}
-	for queue := []string{from}; len(queue) > 0; queue = queue[1:] {
-		at := queue[0]
-		if under(at, target) {
-			var chain []string
-			for ; at != ""; at = by[at] {
-				chain = append(chain, at)
-			}
-			slices.Reverse(chain)
-			return chain
-		}
-		for _, next := range imports[at] {
-			if _, ok := by[next]; !ok {
-				by[next] = at
-				queue = append(queue, next)
-			}
-		}
-	}
-	return nil
 }
 
 // checkDocs returns a sentence for each package that does not say what it is.

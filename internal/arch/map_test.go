@@ -18,7 +18,7 @@ const (
 	// pure are packages that import, outside this module, the standard library alone.
 	pure = "domain fulfillment/schema"
 	// testHelpers are packages that every test may import: they know none of the service.
-	testHelpers = "internal/await internal/testrun"
+	testHelpers = "internal/testrun"
 )
 
 const (
@@ -58,7 +58,6 @@ var rules = []rule{
 	{"internal/merchants", "internal/postgres", "accounts and keys, whatever they are used for"},
 	{"internal/stripe", "", "the provider's client knows the provider, and nothing of this module"},
 	{"internal/webhook", "", "signs and sends what it is given"},
-	{"internal/restore", "internal/postgres", "binds the database to the provider's account, raises the ledger's epoch after a restore, and calls no code of the ledger"},
 	{"internal/telemetry", "groupcommit internal/postgres", "counts plain values, so that no package depends on how they are counted"},
 	{"internal/audit", "domain ledger internal/postgres", "reads the tables and replays the streams; of the code that it audits it asks the domain's rules and the readers of the ledger alone"},
 	{"internal/audit/provider", "domain internal/audit internal/stripe", "asks the provider, so that the audit itself links no provider client"},
@@ -75,11 +74,11 @@ var rules = []rule{
 			"internal/loop internal/postgres internal/program",
 		"shows what is stored; it accepts and carries out nothing",
 	},
-	{"internal/service", "groupcommit idempotency ledger outbox internal/postgres internal/program internal/restore internal/telemetry", "what the api and the worker have in common, and the sandbox has not"},
+	{"internal/service", "groupcommit idempotency ledger outbox internal/postgres internal/program internal/telemetry internal/upkeep", "what the api and the worker have in common, and the sandbox has not"},
 	{"internal/loop", "", "repeats work, whichever it is"},
 	{
-		"internal/retention", "idempotency inbox outbox internal/loop internal/merchants internal/postgres",
-		"deletes what has expired, by the statements of the packages that own the rows",
+		"internal/upkeep", "idempotency inbox internal/loop internal/merchants internal/postgres",
+		"keeps the tables in order, by the statements of the packages that own the rows; it calls no code of the ledger",
 	},
 	{
 		"cmd/api", "groupcommit idempotency intake internal/httpapi internal/postgres internal/program internal/service internal/telemetry",
@@ -87,7 +86,7 @@ var rules = []rule{
 	},
 	{
 		"cmd/worker", "domain fulfillment inbox ledger outbox internal/audit internal/loop internal/postgres " +
-			"internal/program internal/restore internal/retention internal/service internal/stripe internal/telemetry internal/webhook",
+			"internal/program internal/service internal/stripe internal/telemetry internal/upkeep internal/webhook",
 		"wires up what carries out; it accepts nothing",
 	},
 	{
@@ -102,15 +101,14 @@ var rules = []rule{
 
 	// The proofs: tests, the demo, and what they need.
 	{"internal/arch", "internal/telemetry", "checks the others from outside; only tests import it"},
-	{"internal/await", "", "waits for a condition, whichever it is"},
 	{"internal/openapi", "", "checks responses against a contract, whichever program sends them; only tests import it"},
 	{"internal/postgres/local", "internal/loop internal/postgres", "starts a server, whatever is kept in it"},
 	{
-		"internal/testdb", "groupcommit migrations internal/await internal/postgres internal/postgres/local internal/testrun",
+		"internal/testdb", "groupcommit migrations internal/postgres internal/postgres/local internal/testrun",
 		"gives a test a migrated database, whatever it tests",
 	},
 	{"internal/testdb/serve", "internal/postgres/local", "starts a server, whichever tests use it"},
-	{"internal/testrun", "internal/postgres/local", "runs the tests of a package, whatever they test"},
+	{"internal/testrun", "internal/postgres/local", "runs the tests of a package and lets them wait, whatever they test"},
 	{"internal/robustness/failpoint", "", "stands between a program and its servers, whichever they are"},
 	{"internal/robustness/harness", "", "runs programs and asks them as their users do, so it shares no code with them"},
 	{
@@ -166,7 +164,7 @@ var thirdParties = []thirdParty{
 		"a package that takes an echo.Context can be reached by HTTP only",
 	},
 	{
-		"github.com/ThreeDotsLabs", "inbox outbox cmd/worker internal/restore",
+		"github.com/ThreeDotsLabs", "inbox outbox cmd/worker",
 		"Watermill is the transport between outbox and inbox; steps and use cases never see its messages",
 	},
 	{

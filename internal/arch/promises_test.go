@@ -35,7 +35,7 @@ func TestPromises(t *testing.T) {
 			t.Errorf("%s: two promises have this id", id)
 		}
 		ids[id], witnesses[witness] = true, true
-		if !withPackage.MatchString(home) || !tr.hasTest(home) {
+		if !withPackage.MatchString(home) || !hasTest(home) {
 			t.Errorf("%s: its home %s is no test", id, home)
 		}
 		if witness != "" && !slices.Contains(checks, witness) {

@@ -5,11 +5,10 @@ import (
 	"go/parser"
 	"go/token"
 	"go/types"
-	"io/fs"
-	"os"
+	"maps"
 	"path"
-	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -34,15 +33,11 @@ var readers = []struct{ dir, title string }{
 func TestReference_settings(t *testing.T) {
 	t.Parallel()
 	found := make(map[string][][]string)
-	for _, top := range []string{"cmd", "internal"} {
-		must(t, fs.WalkDir(os.DirFS(root), top, func(at string, entry fs.DirEntry, err error) error {
-			if err != nil || entry.IsDir() || !strings.HasSuffix(at, ".go") || strings.HasSuffix(at, "_test.go") {
-				return err
-			}
-			dir := path.Dir(at)
-			found[dir] = append(found[dir], settingsIn(t, at)...)
-			return nil
-		}))
+	tr := readTree(t)
+	for _, at := range slices.Sorted(maps.Keys(tr)) {
+		if strings.HasSuffix(at, ".go") && !strings.HasSuffix(at, "_test.go") {
+			found[path.Dir(at)] = append(found[path.Dir(at)], settingsIn(t, at, tr[at])...)
+		}
 	}
 	for _, r := range readers {
 		arch.Section(t, "settings.md", r.title, arch.Table([]string{"setting", "type", "default", "meaning"}, found[r.dir]))
@@ -56,18 +51,18 @@ func TestReference_settings(t *testing.T) {
 }
 
 // settingsIn are the settings of a file: name, type, default, meaning.
-func settingsIn(t *testing.T, at string) (rows [][]string) {
+func settingsIn(t *testing.T, at, text string) (rows [][]string) {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, at), nil, parser.ParseComments|parser.SkipObjectResolution)
+	file, err := parser.ParseFile(token.NewFileSet(), at, text, parser.ParseComments|parser.SkipObjectResolution)
 	must(t, err)
 	ast.Inspect(file, func(n ast.Node) bool {
 		field, ok := n.(*ast.Field)
 		if !ok || field.Tag == nil {
 			return true
 		}
-		text, err := strconv.Unquote(field.Tag.Value)
+		quoted, err := strconv.Unquote(field.Tag.Value)
 		must(t, err)
-		tag := reflect.StructTag(text)
+		tag := reflect.StructTag(quoted)
 		name, options, _ := strings.Cut(tag.Get("env"), ",")
 		if name == "" {
 			return true

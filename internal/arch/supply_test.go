@@ -100,28 +100,6 @@ func TestCompose_setsSettingsOfItsPrograms(t *testing.T) {
 	}
 }
 
-// TestCompose_mountsWhatTheTreeHas: where a file is missing, Docker makes an empty folder of its
-// name, and the container starts with that.
-func TestCompose_mountsWhatTheTreeHas(t *testing.T) {
-	t.Parallel()
-	mounts := 0
-	for name, s := range readServices(t) {
-		for _, volume := range s.Volumes {
-			source, _, _ := strings.Cut(volume, ":")
-			if !strings.HasPrefix(source, ".") {
-				continue // a volume of Docker's
-			}
-			mounts++
-			if _, err := os.Stat(filepath.Join(root, source)); err != nil {
-				t.Errorf("%s mounts %s: %v", name, source, err)
-			}
-		}
-	}
-	if mounts < 4 {
-		t.Errorf("it mounts %d files and folders", mounts)
-	}
-}
-
 // mebibytes reads an amount of memory.
 func mebibytes(t *testing.T, amount string) (n int) {
 	t.Helper()
@@ -176,23 +154,5 @@ func TestSupply_imagesAndActionsArePinned(t *testing.T) {
 	planted := "FROM golang:latest\n  image: redis\n  image: postgres:17\n  image: redis:7.2.1\n- uses: actions/cache@v4\n"
 	if found, all := unpinned(planted); len(found) != 4 || all != 5 {
 		t.Errorf("of 4 planted in 5 it found %q in %d", found, all)
-	}
-}
-
-// TestSupply_oneToolchain: every module and the image are built by the same Go.
-func TestSupply_oneToolchain(t *testing.T) {
-	t.Parallel()
-	pinned := regexp.MustCompile(`(?m)^toolchain go(\S+)$`)
-	first := pinned.FindStringSubmatch(read(t, "go.mod"))
-	if first == nil {
-		t.Fatal("go.mod names no toolchain")
-	}
-	for _, module := range []string{"bench", "client", "examples"} {
-		if got := pinned.FindStringSubmatch(read(t, module+"/go.mod")); got == nil || got[1] != first[1] {
-			t.Errorf("%s/go.mod names the toolchain %q, want %s", module, got, first[1])
-		}
-	}
-	if !strings.Contains(read(t, "Dockerfile"), "\nFROM golang:"+first[1]) {
-		t.Errorf("the image is not built by Go %s", first[1])
 	}
 }

@@ -41,10 +41,10 @@ var texts = sync.OnceValues(func() (map[string]string, error) {
 // tree are the texts of the repository.
 type tree map[string]string
 
-func readTree(t *testing.T) tree {
-	t.Helper()
+func readTree(tb testing.TB) tree {
+	tb.Helper()
 	found, err := texts()
-	must(t, err)
+	must(tb, err)
 	return found
 }
 
@@ -77,24 +77,36 @@ func (tr tree) exists(name string) bool {
 	return false
 }
 
-// declares reports whether a Go file, which is one of a package's if dir is not empty, matches.
-func (tr tree) declares(dir string, tests bool, declaration *regexp.Regexp) bool {
-	for at, text := range tr {
-		if strings.HasSuffix(at, ".go") && strings.HasSuffix(at, "_test.go") == tests && (dir == "" || path.Dir(at) == dir) && declaration.MatchString(text) {
+// names are what each Go file declares: functions, types, values, fields and methods.
+var names = sync.OnceValue(func() map[string][]string {
+	declaration := regexp.MustCompile(`(?m)^(?:func (?:\([^)]*\) )?|type |const |var |\t+)((?:\w+, )*\w+)`)
+	found := make(map[string][]string)
+	files, _ := texts() // its error is readTree's
+	for at, text := range files {
+		if strings.HasSuffix(at, ".go") {
+			for _, match := range declaration.FindAllStringSubmatch(text, -1) {
+				found[at] = append(found[at], strings.Split(match[1], ", ")...)
+			}
+		}
+	}
+	return found
+})
+
+// declares reports whether a Go file, which is one of a package's if dir is not empty, declares what matches.
+func declares(dir string, tests bool, matches func(name string) bool) bool {
+	for at, declared := range names() {
+		if strings.HasSuffix(at, "_test.go") == tests && (dir == "" || path.Dir(at) == dir) && slices.ContainsFunc(declared, matches) {
 			return true
 		}
 	}
 	return false
 }
 
+func is(name string) func(string) bool { return func(other string) bool { return other == name } }
+
 // hasTest reports whether there is a test, whose name may have its package before it and its case behind it.
-func (tr tree) hasTest(name string) bool {
+func hasTest(name string) bool {
 	dir := withPackage.FindString(name)
 	function, _, _ := strings.Cut(name[len(dir):], "/")
-	return tr.declares(strings.TrimSuffix(dir, "."), true, regexp.MustCompile(`(?m)^func `+function+`\(`))
-}
-
-// declaration matches a function, a type, a value, a field or a method of a name.
-func declaration(name string) *regexp.Regexp {
-	return regexp.MustCompile(`(?m)^(?:func (?:\([^)]*\) )?|type |const |var |\t+(?:\w+, )*)` + name + `\b`)
+	return declares(strings.TrimSuffix(dir, "."), true, is(function))
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -309,7 +308,7 @@ select count(*)
   join followers p
     on (e.txid, e.position) > (p.txid, p.position)
  where p.name = 'balances'`
-	await.Progress(f.t, "every event is added", func() (string, bool) {
+	testrun.Progress(f.t, "every event is added", func() (string, bool) {
 		_, err := ledger.AddUp(f.t.Context(), f.db)
 		testdb.Must(f.t, err)
 		left := number(f, behind)

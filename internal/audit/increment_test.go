@@ -12,15 +12,15 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // keepUp audits, as a worker, all that is new. It waits for other transactions of the server.
 func (f *fixture) keepUp(worker *postgres.DB) (violated []audit.Check) {
 	f.t.Helper()
-	await.Progress(f.t, "the audit has caught up", func() (string, bool) {
+	testrun.Progress(f.t, "the audit has caught up", func() (string, bool) {
 		more, _, err := audit.Continue(f.t.Context(), worker)
 		testdb.Must(f.t, err)
 		violated = append(violated, more...)

@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/console"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 const (
@@ -186,7 +186,7 @@ func TestRequests_ofOtherSitesAreRefused(t *testing.T) {
 // awaitPage waits until a page holds a text.
 func (w *world) awaitPage(t *testing.T, path, holds string) {
 	t.Helper()
-	await.True(t, path+" shows "+holds, func() bool { return strings.Contains(w.get(t, path).body, holds) })
+	testrun.True(t, path+" shows "+holds, func() bool { return strings.Contains(w.get(t, path).body, holds) })
 }
 
 // TestFlow shows what changes: a charge, a claim, a program that dies, and the takeover of its
@@ -233,7 +233,7 @@ func TestAnswers_areKeptForASecond(t *testing.T) {
 	counted := &counter{}
 	w := newWorld(t, console.Options{}, counted)
 	w.charge(t, requested())
-	await.True(t, "the first audit has ended", func() bool { return strings.Contains(w.get(t, "/").body, "The last one ended") })
+	testrun.True(t, "the first audit has ended", func() bool { return strings.Contains(w.get(t, "/").body, "The last one ended") })
 	before, began := counted.n.Load(), time.Now()
 	var browsers sync.WaitGroup
 	for range 50 {
@@ -329,9 +329,9 @@ func TestLab(t *testing.T) {
 		w.awaitPage(t, "/lab", "storm &#34;&gt;&lt;script&gt;")
 		w.post(t, "/lab", url.Values{"action": {"kill"}}).is(t, "another action meanwhile", http.StatusConflict)
 		l.end <- struct{}{}
-		await.True(t, "the action has ended", func() bool { return !strings.Contains(w.get(t, "/lab").body, "in progress") })
+		testrun.True(t, "the action has ended", func() bool { return !strings.Contains(w.get(t, "/lab").body, "in progress") })
 	}
-	await.True(t, "the finding is shown beside the failed action", func() bool {
+	testrun.True(t, "the finding is shown beside the failed action", func() bool {
 		body := w.get(t, "/lab").body
 		return strings.Contains(body, "<b> 1 violated</b><code>"+id) && strings.Contains(body, `class="lanes"`) &&
 			strings.Contains(body, `failed</span> <span class="said">no program`) && !strings.Contains(body, "<script>")

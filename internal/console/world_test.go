@@ -15,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/console"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
@@ -50,7 +49,7 @@ func newWorld(t *testing.T, o console.Options, tracer pgx.QueryTracer) *world {
 		cancel()
 		<-ended
 	})
-	await.True(t, "the console has its database", func() bool { return w.get(t, "/learn").status == http.StatusOK })
+	testrun.True(t, "the console has its database", func() bool { return w.get(t, "/learn").status == http.StatusOK })
 	return w
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
@@ -124,7 +123,7 @@ func TestAccessLog_saysWhoAndFromWhere(t *testing.T) {
 		}
 	}
 	proxied.accepted(t, post("key-1", body()).from("203.0.113.9").with("X-Request-Id", "req-1"))
-	await.Row(t, proxied.db, `
+	testrun.Row(t, proxied.db, `
 select metadata - 'causation_id' = jsonb_build_object('correlation_id', 'req-1', 'actor', 'api', 'api_key', $1::text, 'client', '203.0.113.9')
   from ledger_events`, merchants.Prefix(apiKey))
 }

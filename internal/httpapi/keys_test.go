@@ -18,7 +18,6 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
@@ -110,7 +109,7 @@ func TestKey_thatMayBeACardNumber(t *testing.T) {
 	}
 	for _, column := range []string{"idempotency_keys.key", "ledger_events.metadata::text", "outbox.metadata::text"} {
 		table, _, _ := strings.Cut(column, ".")
-		await.Row(t, w.db, `select count(*) > 0 and not bool_or(`+column+` ~ '4242[ -]?4242|5555[ -]?5555') from `+table)
+		testrun.Row(t, w.db, `select count(*) > 0 and not bool_or(`+column+` ~ '4242[ -]?4242|5555[ -]?5555') from `+table)
 	}
 	if regexp.MustCompile(`4242[ -]?4242|5555[ -]?5555`).MatchString(w.log.String()) {
 		t.Errorf("the number is logged: %s", w.log)
@@ -359,7 +358,7 @@ func TestKeyInFlight_isAnsweredByPolicy(t *testing.T) {
 				}
 				wantRows(t, db, before, nil)
 				patient := w.sendAll(t, r.under("key").with("Prefer", "wait=10"))
-				await.Blocked(t, db, 1)
+				testrun.Blocked(t, db, 1)
 				testdb.Must(t, held.Rollback(t.Context()))
 				if a := <-patient; a.status != http.StatusAccepted || a.header.Get("Location")+a.body == "{}" || a.header.Get("Preference-Applied") != "wait=10" {
 					t.Errorf("%s: the patient one is answered %d, %v: %s", r.name, a.status, a.header, a.body)

@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // clock stands still until it is moved.
@@ -85,19 +85,19 @@ func TestInFlight(t *testing.T) {
 	charge := func(key string) call { return post(key, body()) }
 
 	ours := w.sendAll(t, charge("1"), charge("2"), charge("3"), charge("4"))
-	await.Blocked(t, db, 4)
+	testrun.Blocked(t, db, 4)
 	wantBusy(t, w.send(t, charge("5"))) // a merchant has its share and no more
 	wantProblem(t, w.send(t, get("/v1/idempotency-keys/5")), "/problems/not-found")
 
 	theirs := w.sendAll(t, charge("1").as(strangerKey), charge("2").as(strangerKey))
-	await.Blocked(t, db, 6)
+	testrun.Blocked(t, db, 6)
 	wantBusy(t, w.send(t, charge("3").as(strangerKey)))
 	wantBusy(t, w.send(t, to("/v1/webhooks/stripe", "", "{}")))
 
 	// What takes no request slot is served.
 	wantProblem(t, w.send(t, charge("5").as("unknown")), "/problems/unauthorized")
 	w.read(t, get("/healthz"))
-	await.Progress(t, "/readyz is answered", func() (seen string, done bool) {
+	testrun.Progress(t, "/readyz is answered", func() (seen string, done bool) {
 		a := w.send(t, get("/readyz"))
 		return a.body, a.status == http.StatusOK || strings.Contains(a.body, "confirms no commit") // which commits do here
 	})
@@ -135,7 +135,7 @@ func TestSlowBody_usesNoSlot(t *testing.T) {
 	}
 	for i := range good {
 		var a answer
-		await.True(t, "it is answered, once the sockets are authenticated", func() bool {
+		testrun.True(t, "it is answered, once the sockets are authenticated", func() bool {
 			a = w.send(t, post("good-"+strconv.Itoa(i), body()))
 			return a.status != http.StatusServiceUnavailable
 		})
@@ -163,7 +163,7 @@ func TestAnswers_theirBytesInFlightAreBounded(t *testing.T) {
 	w.dial(t, strings.Repeat("GET "+location+" HTTP/1.1\r\n"+mine+"\r\n", 400)) // more than the kernel keeps
 	answered := func(status int) {
 		t.Helper()
-		await.Progress(t, "the answer is "+http.StatusText(status), func() (string, bool) {
+		testrun.Progress(t, "the answer is "+http.StatusText(status), func() (string, bool) {
 			a := w.send(t, get(location))
 			return http.StatusText(a.status), a.status == status
 		})
@@ -204,7 +204,7 @@ func TestEvents_ofOneAddressKeepNoOthersOut(t *testing.T) {
 	}
 	answered := map[int]int{}
 	for range sockets { // without the end of any body
-		answered[await.Receive(t, "the end of a slow sender", ended)]++
+		answered[testrun.Receive(t, "the end of a slow sender", ended)]++
 	}
 	if answered[http.StatusServiceUnavailable]+answered[http.StatusBadRequest] != sockets {
 		t.Errorf("slow senders are answered by status: %v", answered)

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
@@ -143,7 +142,7 @@ func TestEvents_areFollowedPageByPage(t *testing.T) {
 	testdb.Exec(t, w.db.Pool(), `update ledger_events set type = 'charge.exploded.v1' where stream_id = $1 and version = 2`, newer)
 	var got []string
 	next := ""
-	await.Progress(t, "all outcomes are in the feed", func() (string, bool) { // it waits for open transactions of other tests
+	testrun.Progress(t, "all outcomes are in the feed", func() (string, bool) { // it waits for open transactions of other tests
 		a := w.send(t, get("/v1/events?limit=2&after="+next))
 		for _, entry := range data(t, a) {
 			of, _ := entry["data"].(map[string]any)

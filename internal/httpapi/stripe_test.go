@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -229,5 +228,5 @@ func TestStripeEvent_isReceivedOnce(t *testing.T) {
 	}
 	wantRows(t, w.db, before, map[string]int64{"outbox": replays})
 
-	await.Row(t, w.db, `select count(distinct (message_id, payload, metadata)) = 1 from outbox where message_id = 'evt_1'`)
+	testrun.Row(t, w.db, `select count(distinct (message_id, payload, metadata)) = 1 from outbox where message_id = 'evt_1'`)
 }

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // waits sends a request, and returns when the api polls for it.
@@ -19,7 +19,7 @@ func (w *world) waits(t *testing.T, send func()) {
 	t.Helper()
 	since := testdb.One[time.Time](t, w.db, `select clock_timestamp()`)
 	send()
-	await.Row(t, w.db, `
+	testrun.Row(t, w.db, `
 select exists (
          select
            from pg_stat_activity
@@ -79,7 +79,7 @@ func TestPreferWait_onACharge(t *testing.T) {
 	if err := <-left; !errors.Is(err, context.Canceled) {
 		t.Errorf("a client that has left got %v", err)
 	}
-	await.True(t, "the next may wait", func() bool {
+	testrun.True(t, "the next may wait", func() bool {
 		return w.send(t, patient(ended)).header.Get("Preference-Applied") != ""
 	})
 }

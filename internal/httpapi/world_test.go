@@ -17,7 +17,6 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
@@ -31,7 +30,7 @@ const (
 	apiKey      = "sk_test_of_acme_AhTqzM0wB2" // of acme, which has a webhook
 	strangerKey = "sk_test_of_globex_7uVx9cRd" // of globex, which has none
 	retention   = 24 * time.Hour
-	patience    = await.Stall // bounds what the HTTP client and PostgreSQL wait for
+	patience    = testrun.Stall // bounds what the HTTP client and PostgreSQL wait for
 )
 
 // world is an API on a database of its own.
@@ -40,7 +39,7 @@ type world struct {
 	handler http.Handler // the API without a server, held to the contract
 	db      *postgres.DB // as its owner
 	api     *postgres.DB // as the api has it
-	log     *await.Log
+	log     *testrun.Log
 }
 
 // serve starts the API on a fresh database with two merchants.
@@ -64,7 +63,7 @@ func serveBare(t *testing.T, adjust func(*http.Server), changes ...func(*httpapi
 func start(t *testing.T, db *postgres.DB, adjust func(*world, *http.Server), changes ...func(*httpapi.Config)) *world {
 	t.Helper()
 	register(t, db)
-	w := &world{db: db, api: testdb.As(t, db, postgres.RoleAPI), log: &await.Log{}}
+	w := &world{db: db, api: testdb.As(t, db, postgres.RoleAPI), log: &testrun.Log{}}
 	config := newAPI(t, w.api, w.log)
 	for _, change := range changes {
 		change(config)
@@ -297,7 +296,7 @@ func exec(t *testing.T, q postgres.Querier, sql string, args ...any) {
 // waitingBetween waits until least to most statements wait for a lock.
 func waitingBetween(t *testing.T, db *postgres.DB, least, most int) {
 	t.Helper()
-	await.Row(t, db, `select (`+selectWaiting+`) between $1 and $2`, least, most)
+	testrun.Row(t, db, `select (`+selectWaiting+`) between $1 and $2`, least, most)
 }
 
 const selectWaiting = `
@@ -310,7 +309,7 @@ select count(*)
 // request may, and a look at the database be given up.
 func (w *world) insist(t *testing.T, c call) (a answer) {
 	t.Helper()
-	await.Progress(t, "GET "+c.path+" is answered", func() (seen string, done bool) {
+	testrun.Progress(t, "GET "+c.path+" is answered", func() (seen string, done bool) {
 		a = w.send(t, c)
 		return a.body, a.status != http.StatusServiceUnavailable
 	})

@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -18,7 +17,7 @@ func TestRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		log, failure := &await.Log{}, errors.New("away")
+		log, failure := &testrun.Log{}, errors.New("away")
 		results := []error{nil, failure, failure, failure, nil, failure}
 		var pauses []time.Duration
 		last := time.Now()

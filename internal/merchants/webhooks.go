@@ -163,7 +163,7 @@ returning 1`
 //
 // If we die here: the statement is a transaction of its own, and the next call finds what is
 // left.
-// Test: TestJob/the_next_continues_where_one_died in internal/retention.
+// Test: TestExpired/the_next_continues_where_one_died in internal/upkeep.
 func DeleteExpiredSecrets(ctx context.Context, q postgres.Querier, limit int) (int, error) {
 	rows, _ := q.Query(ctx, deleteSecrets, limit) // rows have its error too
 	deleted, err := pgx.CollectRows(rows, pgx.RowTo[int])

@@ -9,7 +9,8 @@
 //     (see groupcommit.OutcomeOf).
 //   - The sessions have the settings that they were opened with, also behind a pooler.
 //
-// It owns no table. It needs groupcommit, and pgx for the rest.
+// It owns no table. It needs groupcommit, and pgx for the rest: pgxpool checks no server, and leaves none
+// after a failover.
 package postgres
 
 import (

@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/payonce/payonce/groupcommit"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestOpenAsARole(t *testing.T) {
@@ -130,7 +130,7 @@ select count(*) = 1
    and state = 'active'
    and wait_event = 'ClientRead'
    and backend_xid is not null`
-	await.Row(t, db, waits, name)
+	testrun.Row(t, db, waits, name)
 }
 
 func TestEndStuck_endsTheSessionsOfStoppedPrograms(t *testing.T) {
@@ -159,7 +159,7 @@ func TestEndStuck_endsTheSessionsOfStoppedPrograms(t *testing.T) {
 	if n, err := postgres.EndStuck(t.Context(), worker, "payonce-", 0, time.Hour); n != 1 || err != nil {
 		t.Fatalf("%d ended, %v", n, err)
 	}
-	await.True(t, "a commit succeeds", func() bool { return db.Commit(t.Context(), effect(1)) == nil })
+	testrun.True(t, "a commit succeeds", func() bool { return db.Commit(t.Context(), effect(1)) == nil })
 	var ids int
 	if err := db.QueryRow(t.Context(), `select count(*) from effects`).Scan(&ids); err != nil || ids != 1 {
 		t.Errorf("%d effects, %v", ids, err)

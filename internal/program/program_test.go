@@ -15,14 +15,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // logger is a program's, and what it has logged.
-func logger() (*slog.Logger, *await.Log) {
-	lines := &await.Log{}
+func logger() (*slog.Logger, *testrun.Log) {
+	lines := &testrun.Log{}
 	return program.Logger(lines, "test", nil), lines
 }
 
@@ -38,7 +38,7 @@ func TestMain_returnsTheExitCode(t *testing.T) {
 		{"a program that was stopped is a success", fmt.Errorf("wait: %w", context.Canceled), 0, ""},
 		{"a program that cannot run says so in one line", errors.New("HTTP_ADDR is odd: set it"), 1, "HTTP_ADDR is odd: set it"},
 	} {
-		lines := &await.Log{}
+		lines := &testrun.Log{}
 		code := program.Main(nil, io.Discard, lines, "sample", func(context.Context, *slog.Logger, map[string]string) error { return test.err })
 		var line struct{ Level, Msg, Program string }
 		if lines.String() != "" {
@@ -101,7 +101,7 @@ func TestServe_finishesRequestsInFlightAndTakesNoOther(t *testing.T) {
 	}
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		stop()
-		if !await.Within(time.Minute, refuses) || r.Context().Err() != nil {
+		if !testrun.Within(time.Minute, refuses) || r.Context().Err() != nil {
 			t.Errorf("the server takes connections after its stop, or the request in flight has ended: %v", r.Context().Err())
 		}
 		_, _ = io.WriteString(w, "done")
@@ -117,7 +117,7 @@ func TestServe_finishesRequestsInFlightAndTakesNoOther(t *testing.T) {
 	if body, err := io.ReadAll(response.Body); err != nil || string(body) != "done" {
 		t.Errorf("the request in flight is answered %q, %v", body, err)
 	}
-	testdb.Must(t, await.Receive(t, "the end", ended))
+	testdb.Must(t, testrun.Receive(t, "the end", ended))
 	if strings.Contains(lines.String(), "cut off") {
 		t.Errorf("logged: %s", lines)
 	}
@@ -150,7 +150,7 @@ func TestServe_endsInTime(t *testing.T) {
 			t.Errorf("%s was answered", path)
 		}
 	}
-	testdb.Must(t, await.Receive(t, "the end", ended))
+	testdb.Must(t, testrun.Receive(t, "the end", ended))
 	lines.Field(t, "requests were cut off", "level")
 	if !strings.Contains(lines.String(), "odd") {
 		t.Errorf("the panic is not in the log:\n%s", lines)

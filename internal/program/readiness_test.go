@@ -11,10 +11,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // clock stands still until it is moved.
@@ -41,7 +41,7 @@ func wantReady(t *testing.T, r *program.Readiness, c *clock) {
 // answered asks until there is an answer: a busy machine may give a look at the database up.
 func answered(t *testing.T, r *program.Readiness, c *clock) (why string, err error) {
 	t.Helper()
-	await.Progress(t, "the database answers in time", func() (seen string, done bool) {
+	testrun.Progress(t, "the database answers in time", func() (seen string, done bool) {
 		if why, err = r.Ask(t.Context()); errors.Is(err, context.DeadlineExceeded) {
 			c.pass(time.Second) // for which the answer is valid
 		}

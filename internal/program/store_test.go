@@ -11,10 +11,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/migrations/version"
 )
 
@@ -106,7 +106,7 @@ func TestHealth_withoutTheStore(t *testing.T) {
 func wantHealth(t *testing.T, address, path string, status int, says string) {
 	t.Helper()
 	for _, method := range []string{http.MethodGet, http.MethodHead} {
-		got := (&await.Running{URL: address}).Do(t, method, path, "", nil)
+		got := (&testrun.Running{URL: address}).Do(t, method, path, "", nil)
 		if got.Status != status || got.Header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s %s: status %d, want %d: %s", method, path, got.Status, status, got.Body)
 		}

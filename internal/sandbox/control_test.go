@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/sandbox"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -152,17 +151,17 @@ func TestFaults(t *testing.T) {
 		const delay = 300 * time.Millisecond
 		f.faults(`{"slow":{"p":1,"ms":300}}`)
 		before := f.books().Requests
-		await.True(t, "the sandbox has the request", func() bool {
+		testrun.True(t, "the sandbox has the request", func() bool {
 			f.client.Timeout = 50 * time.Millisecond
 			began := time.Now()
 			a, err := f.tryPost(confirmation(id), "k")
 			if took := time.Since(began); err == nil && took < delay {
 				t.Errorf("answered %d after %v, want a delay of %v: %s", a.status, took, delay, a.raw)
 			}
-			f.client.Timeout = await.Stall
+			f.client.Timeout = testrun.Stall
 			return f.books().Requests > before
 		})
-		await.True(t, "the request is carried out", func() bool { return len(f.books().Captures) == 1 })
+		testrun.True(t, "the request is carried out", func() bool { return len(f.books().Captures) == 1 })
 	})
 
 	t.Run("shop_down leaves the provider up", func(t *testing.T) {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/sandbox"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -57,7 +56,7 @@ func (f *fixture) pass(d time.Duration) { f.ahead.Add(int64(d)) }
 // an Idempotency-Key. It follows no redirect.
 func newClient() *http.Client {
 	return &http.Client{
-		Timeout: await.Stall, Transport: &http.Transport{DisableKeepAlives: true},
+		Timeout: testrun.Stall, Transport: &http.Transport{DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/sandbox"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // replayed reports whether b is a's saved answer.
@@ -96,7 +96,7 @@ func TestKey_inFlightIsRefused(t *testing.T) {
 	id := f.create("pm_card_visa")
 	f.faults(`{"slow":{"p":1,"ms":60000}}`)
 	first := f.meanwhile(confirmation(id), "slow")
-	await.True(t, "the first request is seen", func() bool { return f.books().Requests == 2 })
+	testrun.True(t, "the first request is seen", func() bool { return f.books().Requests == 2 })
 	f.faults(`{}`)
 	want := members{"error.type": "idempotency_error", "error.code": "idempotency_key_in_use"}
 	f.post(confirmation(id), "slow").want(t, http.StatusConflict, want)

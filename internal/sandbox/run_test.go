@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/sandbox"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -37,19 +36,19 @@ func TestRun(t *testing.T) {
 				name, value, _ := strings.Cut(variable, "=")
 				env[name] = value
 			}
-			await.Refusal(t, run, env, want)
+			testrun.Refusal(t, run, env, want)
 		}
 	})
 
 	t.Run("its end finishes the requests in flight", func(t *testing.T) {
 		t.Parallel()
-		p := await.Start(t, run, map[string]string{"HTTP_ADDR": "127.0.0.1:0"})
+		p := testrun.Start(t, run, map[string]string{"HTTP_ADDR": "127.0.0.1:0"})
 		f := &fixture{t: t, client: newClient(), url: p.URL}
 		f.client.Timeout = 0
 		const delay = time.Minute
 		f.faults(`{"slow":{"p":1,"ms":60000}}`)
 		delayed := f.meanwhile(intents, "k", eur("700")...)
-		await.True(t, "the request is in flight", func() bool { return f.books().Requests == 1 })
+		testrun.True(t, "the request is in flight", func() bool { return f.books().Requests == 1 })
 		ends := time.Now()
 		p.Stop()
 		if a := <-delayed; a.status != http.StatusOK || time.Since(ends) >= delay {

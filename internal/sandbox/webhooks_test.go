@@ -19,7 +19,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/sandbox"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -101,7 +100,7 @@ func (r *receiver) seen() (events, deliveries int) {
 // await waits until so many events came.
 func (r *receiver) await(n int) {
 	r.t.Helper()
-	await.True(r.t, fmt.Sprintf("%d events came", n), func() bool { events, _ := r.seen(); return events == n })
+	testrun.True(r.t, fmt.Sprintf("%d events came", n), func() bool { events, _ := r.seen(); return events == n })
 }
 
 // sent waits for events of these types, in any order, and no other.
@@ -148,7 +147,7 @@ func TestEvents_areSentAgainUntilTheyAreTaken(t *testing.T) {
 	for range 3 {
 		f.create("")
 	}
-	await.True(t, "each was tried twice", func() bool { return r.setDown(true) >= 6 })
+	testrun.True(t, "each was tried twice", func() bool { return r.setDown(true) >= 6 })
 	r.setDown(false)
 	r.await(3)
 	_, first := r.seen()

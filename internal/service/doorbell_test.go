@@ -10,7 +10,6 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/service"
 	"github.com/payonce/payonce/internal/testdb"
@@ -65,7 +64,7 @@ func TestCommitted_ringsInOtherProcessesForWhatTheProgramDoesNotHandle(t *testin
 	db := testdb.Open(t)
 	conn, err := pgx.Connect(t.Context(), db.Pool().Config().ConnString())
 	testdb.Must(t, err)
-	defer func() { _ = conn.Close(await.Bounded(t)) }()
+	defer func() { _ = conn.Close(testrun.Bounded(t)) }()
 	testdb.Exec(t, conn, "listen payonce_due")
 	d := service.NewBell(slog.New(slog.DiscardHandler))
 	own := d.Bell("own")
@@ -73,13 +72,13 @@ func TestCommitted_ringsInOtherProcessesForWhatTheProgramDoesNotHandle(t *testin
 	ended := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { d.Run(ctx, db.Pool()); close(ended) }()
-	defer func() { cancel(); await.Receive(t, "the doorbell's end", ended) }()
+	defer func() { cancel(); testrun.Receive(t, "the doorbell's end", ended) }()
 	for _, bell := range []<-chan struct{}{own, events} {
-		await.Receive(t, "it listens", bell)
+		testrun.Receive(t, "it listens", bell)
 	}
 	service.Committed(d, "own")([]string{"own", service.Ledger, "foreign"})
-	await.Receive(t, "the own ring", own)
-	await.Receive(t, "the ring of the ledger", events)
+	testrun.Receive(t, "the own ring", own)
+	testrun.Receive(t, "the ring of the ledger", events)
 	n, err := conn.WaitForNotification(ctx)
 	testdb.Must(t, err)
 	testdb.Exec(t, db.Pool(), `notify payonce_due, 'the end'`)

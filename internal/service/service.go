@@ -14,8 +14,8 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
-	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/telemetry"
+	"github.com/payonce/payonce/internal/upkeep"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -73,7 +73,7 @@ func Run(ctx context.Context, log *slog.Logger, environ map[string]string, o Opt
 // Open opens the database, whose commits ring the bell.
 func (s *Service) Open(ctx context.Context) error {
 	o := s.options.Settings.Pool(Prefix+s.options.Name, s.options.Role)
-	o.CheckSession, o.LockTimeout, o.Tracer = restore.CheckSession(), s.options.LockTimeout, s.Traces.Statements()
+	o.CheckSession, o.LockTimeout, o.Tracer = upkeep.CheckSession(), s.options.LockTimeout, s.Traces.Statements()
 	o.Writes, o.Committed = Statements(s.options.Writes...), Committed(s.Bell, s.options.Handles...)
 	db, err := program.Open(ctx, s.Log, s.options.DatabaseURL.Reveal(), o)
 	if err != nil {

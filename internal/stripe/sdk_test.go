@@ -16,7 +16,6 @@ import (
 
 	stripego "github.com/stripe/stripe-go/v85"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/sandbox"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -27,7 +26,7 @@ var node = flag.String("node", "", "the version of Stripe's SDK for Node that Te
 // newSandbox runs a sandbox, and returns its origin.
 func newSandbox(t *testing.T) string {
 	t.Helper()
-	return await.Start(t, func(ctx context.Context, log *slog.Logger, environ map[string]string) error {
+	return testrun.Start(t, func(ctx context.Context, log *slog.Logger, environ map[string]string) error {
 		return sandbox.Run(ctx, log, environ, time.Now)
 	}, map[string]string{"HTTP_ADDR": "127.0.0.1:0"}).URL
 }

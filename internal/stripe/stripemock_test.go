@@ -12,9 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 const (
@@ -89,12 +89,12 @@ func mockBinary(t *testing.T) string {
 // returns its origin.
 func startMock(t *testing.T, binary string) (origin string) {
 	t.Helper()
-	said := &await.Log{}
+	said := &testrun.Log{}
 	mock := exec.CommandContext(t.Context(), binary, "-http-addr", "127.0.0.1:0", "-https-addr", "127.0.0.1:0")
 	mock.Stdout = said
 	testdb.Must(t, mock.Start())
 	t.Cleanup(func() { _ = mock.Wait() }) // it is killed
-	await.Progress(t, "stripe-mock listens", func() (string, bool) {
+	testrun.Progress(t, "stripe-mock listens", func() (string, bool) {
 		_, after, _ := strings.Cut(said.String(), "Listening for HTTP at address: ")
 		address, _, whole := strings.Cut(after, "\n")
 		origin = "http://" + address

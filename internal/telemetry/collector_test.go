@@ -14,7 +14,6 @@ import (
 	coltracepb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -26,7 +25,7 @@ func TestMain(m *testing.M) { testrun.Main(m) }
 // the process's log of OpenTelemetry, so its callers do not run in parallel.
 func through(t *testing.T, settings telemetry.TraceSettings, spans int) string {
 	t.Helper()
-	log := &await.Log{}
+	log := &testrun.Log{}
 	traces, err := telemetry.OpenTraces(t.Context(), slog.New(slog.NewJSONHandler(log, nil)), "payonce-test", settings)
 	testdb.Must(t, err)
 	for range spans {

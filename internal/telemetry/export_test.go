@@ -6,13 +6,13 @@ import (
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
-	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // Patient makes scrapes wait for the database for as long as figures may take, on
 // however busy a machine.
 func (r *Registry) Patient(figures time.Duration) {
-	r.figuresTimeout, r.scrapeTimeout = figures, 2*await.Stall
+	r.figuresTimeout, r.scrapeTimeout = figures, 2*testrun.Stall
 }
 
 // TracesTo returns traces whose spans p receives.

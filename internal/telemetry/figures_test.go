@@ -12,10 +12,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // counting counts statements.
@@ -29,9 +29,9 @@ func (c *counting) Query(ctx context.Context, sql string, args ...any) (pgx.Rows
 	return c.Querier.Query(ctx, sql, args...)
 }
 
-func figures(q postgres.Querier) (*telemetry.Registry, *clock, *await.Log) {
+func figures(q postgres.Querier) (*telemetry.Registry, *clock, *testrun.Log) {
 	m, clock, log := registry()
-	m.Patient(await.Stall)
+	m.Patient(testrun.Stall)
 	m.Figures(q, []string{"charges"}, []string{"fulfillment", "notification"})
 	return m, clock, log
 }

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestRegistry: metrics exist before they count, what a program knows without its database
@@ -82,8 +82,8 @@ type clock struct{ at atomic.Int64 }
 func (c *clock) now() time.Time       { return time.Unix(1_800_000_000, c.at.Load()) }
 func (c *clock) pass(d time.Duration) { c.at.Add(int64(d)) }
 
-func registry() (*telemetry.Registry, *clock, *await.Log) {
-	c, log := &clock{}, &await.Log{}
+func registry() (*telemetry.Registry, *clock, *testrun.Log) {
+	c, log := &clock{}, &testrun.Log{}
 	return telemetry.NewRegistry(slog.New(slog.NewTextHandler(log, nil)), c.now), c, log
 }
 

@@ -10,11 +10,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/groupcommit"
-	"github.com/payonce/payonce/internal/await"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // Must ends the test if there is an error.
-func Must(tb await.TB, err error) {
+func Must(tb testrun.TB, err error) {
 	tb.Helper()
 	if err != nil {
 		tb.Fatalf("%v", err)

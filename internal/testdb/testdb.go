@@ -28,9 +28,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/migrations"
 )
 
@@ -170,7 +170,7 @@ func options(application string) postgres.Options {
 // PostgreSQL's statistics when it has ended.
 func Alone(tb testing.TB, db *postgres.DB) {
 	tb.Helper()
-	await.Row(tb, db, `
+	testrun.Row(tb, db, `
 select not exists (
     select 1
       from pg_stat_activity

@@ -13,7 +13,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -42,7 +41,7 @@ func TestProcess(t *testing.T) {
 		if !strings.Contains(data, "payonce-pg-") {
 			t.Fatalf("it says %q", data)
 		}
-		await.True(t, "the server's folder is gone", func() bool {
+		testrun.True(t, "the server's folder is gone", func() bool {
 			_, err := os.Stat(filepath.Dir(data))
 			return errors.Is(err, fs.ErrNotExist)
 		})

@@ -1,9 +1,16 @@
 // Package testrun runs the tests of a package in a process that leaves nothing
 // behind, however it ends: tests that pass, fail, panic or time out, Ctrl-C,
-// SIGKILL of the process, SIGKILL of the go command above it.
+// SIGKILL of the process, SIGKILL of the go command above it. Each test process
+// has a folder of its own, in which TMPDIR points; local.Dir removes it.
 //
-// Each test process has a folder of its own, in which TMPDIR points; local.Dir
-// removes it.
+// It also lets a test wait for a condition without judging how fast the machine
+// is. A wait ends as soon as its condition holds. It fails only when nothing has
+// changed for [Stall]: a value that changes restarts the clock, and a machine that
+// stands still for a while uses up at most a second of it. So a test may be slow on
+// a busy machine, but not wrong.
+//
+// The packages that other modules import have tests that need it, so it knows
+// nothing of the service, and no other package has it.
 package testrun
 
 import (

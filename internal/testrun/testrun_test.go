@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -158,7 +157,7 @@ func awaitHanging(t *testing.T, c *exec.Cmd) {
 
 func isEmptied(t *testing.T, folder string) {
 	t.Helper()
-	await.Progress(t, folder+" is empty", func() (string, bool) {
+	testrun.Progress(t, folder+" is empty", func() (string, bool) {
 		left, err := os.ReadDir(folder)
 		return fmt.Sprint(left), len(left) == 0 && err == nil
 	})

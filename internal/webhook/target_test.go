@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/internal/webhook"
 )
@@ -112,7 +111,7 @@ func TestDeliver_dialsNoHostileTarget(t *testing.T) {
 			}
 		}
 	}
-	cfg := webhook.Config{Now: time.Now, Timeout: await.Stall}
+	cfg := webhook.Config{Now: time.Now, Timeout: testrun.Stall}
 	s := webhook.NewCounting(cfg, newZone(names).resolver(), count)
 	t.Cleanup(s.Close)
 	for _, target := range targets {
@@ -165,7 +164,7 @@ func TestDeliver_checksTheAddressAtEachDial(t *testing.T) {
 
 func TestDeliver_reportsANameThatDoesNotResolveAsUndelivered(t *testing.T) {
 	t.Parallel()
-	s := webhook.NewWithResolver(webhook.Config{Now: time.Now, Timeout: await.Stall}, newZone(nil).resolver())
+	s := webhook.NewWithResolver(webhook.Config{Now: time.Now, Timeout: testrun.Stall}, newZone(nil).resolver())
 	t.Cleanup(s.Close)
 	err := s.Deliver(t.Context(), messageTo("https://gone.shop.example/?token=hush"))
 	if kinds(err) != "delivery" || strings.Contains(err.Error(), "hush") || strings.Contains(err.Error(), "gone") {

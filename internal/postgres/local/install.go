@@ -53,22 +53,15 @@ type installation struct {
 // else a downloaded one. The error is one sentence that says what to install.
 func (m machine) find(ctx context.Context, a account) (installation, error) {
 	var reasons []string
-	for _, group := range m.folders(ctx, a) {
-		var newest installation
-		for _, folder := range group {
-			found, err := inspect(ctx, a, folder)
-			switch {
-			case errors.Is(err, fs.ErrNotExist):
-			case err != nil:
-				reasons = append(reasons, err.Error())
-			case found.major < postgres.Oldest:
-				reasons = append(reasons, fmt.Sprintf("version %d in %s is too old", found.major, folder))
-			case found.major > newest.major:
-				newest = found
-			}
-		}
-		if newest.bin != "" {
-			return newest, nil
+	for _, folder := range m.folders(ctx, a) {
+		found, err := inspect(ctx, a, folder)
+		switch {
+		case err == nil && found.major >= postgres.Oldest:
+			return found, nil
+		case err == nil:
+			reasons = append(reasons, fmt.Sprintf("version %d in %s is too old", found.major, folder))
+		case !errors.Is(err, fs.ErrNotExist):
+			reasons = append(reasons, err.Error())
 		}
 	}
 	found, err := m.download(ctx, a)
@@ -79,9 +72,9 @@ func (m machine) find(ctx context.Context, a account) (installation, error) {
 		postgres.Oldest, strings.Join(append([]string{err.Error()}, reasons...), "; "))
 }
 
-// folders are the folders to look in. The first group that holds a usable installation
-// decides.
-func (m machine) folders(ctx context.Context, a account) (groups [][]string) {
+// folders are the folders to look in, in this order: the last names of package folders first, which are
+// the newest versions.
+func (m machine) folders(ctx context.Context, a account) (folders []string) {
 	// pg_config comes with the client library, so the folder that it prints may hold no server.
 	config := a.command(ctx, "/bin/sh", "-c", "pg_config --bindir")
 	config.Env = append(config.Env, "PATH="+m.path)
@@ -90,16 +83,13 @@ func (m machine) folders(ctx context.Context, a account) (groups [][]string) {
 	if bin != "" {
 		bin, _ = filepath.Abs(bin) // the account's folder is another one
 	}
-	for _, folder := range slices.Concat([]string{bin}, filepath.SplitList(m.path), []string{strings.TrimSpace(string(configured))}) {
-		if filepath.IsAbs(folder) {
-			groups = append(groups, []string{folder})
-		}
-	}
+	folders = append(append([]string{bin}, filepath.SplitList(m.path)...), strings.TrimSpace(string(configured)))
 	for _, pattern := range m.patterns {
 		matches, _ := filepath.Glob(pattern) // a constant, so never malformed
-		groups = append(groups, matches)
+		slices.Reverse(matches)
+		folders = append(folders, matches...)
 	}
-	return groups
+	return slices.DeleteFunc(folders, func(folder string) bool { return !filepath.IsAbs(folder) })
 }
 
 // inspect reads the version of the installation in a folder. It runs the server as the

@@ -14,8 +14,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/internal/await"
 )
 
 func TestStart_whoseProcessIsKilled_leavesNeitherProcessNorFolder(t *testing.T) {
@@ -36,7 +34,7 @@ func TestStart_whoseProcessIsKilled_leavesNeitherProcessNorFolder(t *testing.T) 
 			client := connectTo(t, s.url)
 			s.kill(t, kill.target*s.pid(), kill.signal)
 			awaitEnd(t, client)
-			await.True(t, temp+" is empty", func() bool { return len(entries(t, temp)) == 0 })
+			await(t, temp+" is empty", func() bool { return len(entries(t, temp)) == 0 })
 		})
 	}
 }
@@ -54,12 +52,12 @@ func TestStart_killedBeforeItsEnd_isRemovedByTheNextStart(t *testing.T) {
 			t.Parallel()
 			temp := publicFolder(t)
 			s := launchStarter(t, temp, "start")
-			await.True(t, "the start has made "+made, func() bool {
+			await(t, "the start has made "+made, func() bool {
 				found, err := filepath.Glob(filepath.Join(temp, prefix+"*", made))
 				return err == nil && len(found) > 0
 			})
 			s.kill(t, s.pid(), syscall.SIGKILL)
-			await.True(t, "nothing is left in "+temp, func() bool {
+			await(t, "nothing is left in "+temp, func() bool {
 				startNothing(t, temp)
 				return len(entries(t, temp)) == 0
 			})
@@ -79,7 +77,7 @@ func TestStart_removesAServerWithoutGuardAndKeepsTheOthers(t *testing.T) {
 		t.Fatalf("the server ended with its cleanup script, so there is nothing to remove: %v", err)
 	}
 
-	await.True(t, "one folder is left", func() bool { // the lock is released when the cleanup script has ended
+	await(t, "one folder is left", func() bool { // the lock is released when the cleanup script has ended
 		startNothing(t, temp)
 		return len(entries(t, temp)) == 1
 	})
@@ -216,5 +214,5 @@ func (s *starter) end(t *testing.T) {
 // awaitEnd waits until the server has ended its client's session.
 func awaitEnd(t *testing.T, client *pgx.Conn) {
 	t.Helper()
-	await.True(t, "the server ends", func() bool { return client.Ping(t.Context()) != nil })
+	await(t, "the server ends", func() bool { return client.Ping(t.Context()) != nil })
 }

@@ -17,6 +17,10 @@
 // A cache stays: the result of initdb, and a downloaded server. It lies in the user's cache
 // folder, for root in the machine's. Close removes the data. It is no way to run a
 // production database: every user who can open the folder is superuser.
+//
+// The library embedded-postgres runs no server for root, and none that is installed; this package takes
+// the same binaries where there is none. It is apart from postgres, which no program that uses a
+// database may start.
 package local
 
 import (

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -105,6 +106,16 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// await waits until something holds.
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // a server ends a minute after its data is gone
+	defer cancel()
+	if err := poll(ctx, func() (bool, error) { return holds(), nil }); err != nil {
+		t.Fatalf("%s: %v", what, err)
 	}
 }
 

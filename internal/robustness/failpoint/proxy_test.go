@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -61,7 +60,7 @@ func (a *aim) strike(t *failpoint.Trip, side failpoint.Side) failpoint.Fault {
 
 func newScene(t *testing.T, hook *aim) *scene {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), await.Stall)
+	ctx, cancel := context.WithTimeout(t.Context(), testrun.Stall)
 	t.Cleanup(cancel)
 	s := &scene{T: t, address: testdb.Empty(t), hook: hook, ctx: ctx}
 	s.direct = s.connect(s.address)

@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -131,7 +130,7 @@ func TestProcess(t *testing.T) {
 		restarted := make(chan error, 1)
 		ctx := bounded(t)
 		go func() { restarted <- p.Restart(ctx) }()
-		await.True(t, "a refused start is in the log", func() bool {
+		testrun.True(t, "a refused start is in the log", func() bool {
 			return strings.Contains(p.Tail(), "address already in use")
 		})
 		testrun.Must(t, errors.Join(borrowed.Close(), <-restarted))
@@ -142,7 +141,7 @@ func TestProcess(t *testing.T) {
 		p := start(t, "server")
 		testrun.Must(t, p.Pause())
 		// The signal stops one thread after another.
-		await.True(t, "a paused program is not ready", func() bool {
+		testrun.True(t, "a paused program is not ready", func() bool {
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 			defer cancel()
 			return p.WaitReady(ctx) != nil
@@ -190,7 +189,7 @@ func answers(t *testing.T, url string) bool {
 	return err == nil
 }
 
-var bounded = await.Bounded
+var bounded = testrun.Bounded
 
 func self(t *testing.T) string {
 	t.Helper()
@@ -215,5 +214,5 @@ func TestStart_whoseParentIsKilled_endsWithIt(t *testing.T) {
 	}
 	testrun.Must(t, command.Process.Kill())
 	_ = command.Wait()
-	await.True(t, "the child is gone", func() bool { return !answers(t, url) })
+	testrun.True(t, "the child is gone", func() bool { return !answers(t, url) })
 }

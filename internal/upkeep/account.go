@@ -1,4 +1,4 @@
-package restore
+package upkeep
 
 import (
 	"context"
@@ -15,12 +15,12 @@ var ErrOtherAccount = errors.New("this database belongs to another account of th
 
 const (
 	bindAccount = `
--- restore.bindAccount
+-- upkeep.bindAccount
 insert into provider_account (account, live)
 values ($1, $2)
     on conflict (only_one) do nothing`
 
-	selectAccount = `-- restore.selectAccount
+	selectAccount = `-- upkeep.selectAccount
 select account, live from provider_account`
 )
 

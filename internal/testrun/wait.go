@@ -1,11 +1,4 @@
-// Package await lets a test wait for a condition without judging how fast the
-// machine is.
-//
-// A wait ends as soon as its condition holds. It fails only when nothing has
-// changed for [Stall]: a value that changes restarts the clock, and a machine
-// that stands still for a while uses up at most a second of it. So a test may be
-// slow on a busy machine, but not wrong.
-package await
+package testrun
 
 import (
 	"context"

@@ -1,9 +1,4 @@
-// Package retention deletes the rows that have expired, of every package's tables.
-//
-// Each worker runs the job. Jobs at the same time do no harm: a row that one deletes is skipped
-// by the others, or gone for them. A commit deletes few rows, so that no transaction waits for
-// its locks for long; after each comes a pause.
-package retention
+package upkeep
 
 import (
 	"context"
@@ -28,8 +23,10 @@ const (
 	shortestInterval = 250 * time.Millisecond
 )
 
-// Job deletes what has expired.
-type Job struct {
+// Expired deletes the rows that have expired, of every package's tables. Each worker does. Several at the
+// same time do no harm: a row that one deletes is skipped by the others, or gone for them. A commit
+// deletes few rows, so that no transaction waits for its locks for long; after each comes a pause.
+type Expired struct {
 	DB  *postgres.DB
 	Log *slog.Logger
 
@@ -41,38 +38,38 @@ type Job struct {
 // Run deletes what has expired until ctx ends. It waits for a database that is away.
 //
 // If we die here: each commit has deleted all of its rows or none. The next round of any worker
-// goes on with what is left. Test: TestJob/the_next_continues_where_one_died.
-func (j *Job) Run(ctx context.Context) {
-	loop.Run(ctx, j.Log, "expired rows are not deleted", func(ctx context.Context) (time.Duration, error) {
-		more, err := j.round(ctx)
+// goes on with what is left. Test: TestExpired/the_next_continues_where_one_died.
+func (e *Expired) Run(ctx context.Context) {
+	loop.Run(ctx, e.Log, "expired rows are not deleted", func(ctx context.Context) (time.Duration, error) {
+		more, err := e.round(ctx)
 		if more {
 			return 0, err
 		}
-		return j.interval(), err
+		return e.interval(), err
 	})
 }
 
 // interval is the time between rounds: about an eighth of the window, within bounds.
 // Workers that start at the same time do not delete at the same time for long.
-func (j *Job) interval() time.Duration {
-	mean := min(max(j.InboxWindow/8, shortestInterval), longestInterval)
+func (e *Expired) interval() time.Duration {
+	mean := min(max(e.InboxWindow/8, shortestInterval), longestInterval)
 	return mean/2 + rand.N(mean) //nolint:gosec // jitter
 }
 
 // round deletes from every table, and returns whether there is more to delete. A table that
 // fails holds up no other.
-func (j *Job) round(ctx context.Context) (more bool, failed error) {
+func (e *Expired) round(ctx context.Context) (more bool, failed error) {
 	for _, t := range []struct {
 		name   string
 		delete func() (rows int, err error) // at most commitRows
 	}{
-		{"idempotency_keys", func() (int, error) { return idempotency.ExpireKeys(ctx, j.DB, commitRows) }},
-		{"inbox", func() (int, error) { return inbox.DeleteExpired(ctx, j.DB, j.InboxWindow, commitRows) }},
-		{"webhook_secrets", func() (int, error) { return merchants.DeleteExpiredSecrets(ctx, j.DB, commitRows) }},
+		{"idempotency_keys", func() (int, error) { return idempotency.ExpireKeys(ctx, e.DB, commitRows) }},
+		{"inbox", func() (int, error) { return inbox.DeleteExpired(ctx, e.DB, e.InboxWindow, commitRows) }},
+		{"webhook_secrets", func() (int, error) { return merchants.DeleteExpiredSecrets(ctx, e.DB, commitRows) }},
 	} {
 		rows, full, err := empty(ctx, t.delete)
 		if rows > 0 {
-			j.Log.InfoContext(ctx, "expired rows deleted", "table", t.name, "rows", rows)
+			e.Log.InfoContext(ctx, "expired rows deleted", "table", t.name, "rows", rows)
 		}
 		more, failed = more || full, errors.Join(failed, err)
 	}

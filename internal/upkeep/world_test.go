@@ -1,4 +1,4 @@
-package restore_test
+package upkeep_test
 
 import (
 	"fmt"
@@ -8,10 +8,10 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/groupcommit"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/internal/upkeep"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -58,7 +58,7 @@ func (f fixture) open(id string) ledger.Stream {
 // follow reads the feed of acme after a cursor until it has so many entries.
 func (f fixture) follow(after string, entries int) (next string) {
 	f.t.Helper()
-	await.Progress(f.t, "the feed is read", func() (string, bool) {
+	testrun.Progress(f.t, "the feed is read", func() (string, bool) {
 		page, err := ledger.ReadFeed(f.t.Context(), f.db, "acme", after, 100)
 		testdb.Must(f.t, err)
 		next = page.Next
@@ -101,14 +101,14 @@ func (f fixture) restore() {
 
 func (f fixture) original() bool {
 	f.t.Helper()
-	original, err := restore.IsOriginal(f.t.Context(), f.db)
+	original, err := upkeep.IsOriginal(f.t.Context(), f.db)
 	testdb.Must(f.t, err)
 	return original
 }
 
 func (f fixture) repair() (epoch int64) {
 	f.t.Helper()
-	epoch, err := restore.Repair(f.t.Context(), f.db)
+	epoch, err := upkeep.Repair(f.t.Context(), f.db)
 	if err != nil || !f.original() {
 		f.t.Fatalf("repair: %v, original: %t", err, f.original())
 	}
@@ -119,7 +119,7 @@ func (f fixture) repair() (epoch int64) {
 func (f fixture) add(want int) {
 	f.t.Helper()
 	added := 0
-	await.True(f.t, fmt.Sprintf("%d events are added", want), func() bool {
+	testrun.True(f.t, fmt.Sprintf("%d events are added", want), func() bool {
 		n, err := ledger.AddUp(f.t.Context(), f.db)
 		testdb.Must(f.t, err)
 		added += n

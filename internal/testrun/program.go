@@ -1,4 +1,4 @@
-package await
+package testrun
 
 import (
 	"context"
@@ -87,25 +87,18 @@ func (r *Running) Get(t *testing.T, path string) Response {
 func (r *Running) Do(t *testing.T, method, path, body string, header map[string]string) Response {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, r.URL+path, strings.NewReader(body))
-	must(t, err)
+	Must(t, err)
 	request.GetBody = nil // whether a request is sent twice is the test's decision
 	for name, value := range header {
 		request.Header.Set(name, value)
 	}
 	client := &http.Client{Timeout: Stall, Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(request)
-	must(t, err)
+	Must(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	must(t, err)
+	Must(t, err)
 	return Response{response.StatusCode, response.Header, string(text)}
 }
 
 func logger(to *Log) *slog.Logger { return slog.New(slog.NewJSONHandler(to, nil)) }
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}

@@ -1,4 +1,4 @@
-package restore_test
+package upkeep_test
 
 import (
 	"errors"
@@ -10,12 +10,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/internal/upkeep"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -47,7 +46,7 @@ func TestRepair(t *testing.T) {
 		if living.original() {
 			t.Fatalf("move %d: the restore is not seen", n)
 		}
-		if _, err := postgres.Open(t.Context(), url, postgres.Options{CheckSession: restore.CheckSession(), AllowPlaintext: true, AllowUnsafeDurability: true}); !errors.Is(err, restore.ErrRestored) || err.Error() != restore.ErrRestored.Error() {
+		if _, err := postgres.Open(t.Context(), url, postgres.Options{CheckSession: upkeep.CheckSession(), AllowPlaintext: true, AllowUnsafeDurability: true}); !errors.Is(err, upkeep.ErrRestored) || err.Error() != upkeep.ErrRestored.Error() {
 			t.Errorf("move %d: a program opens it: %v", n, err)
 		}
 		living.plan(fmt.Sprint("ch_planned_", n))
@@ -164,12 +163,12 @@ func TestRepair_waitsForWriters(t *testing.T) {
 	testdb.Must(t, tx.SendBatch(t.Context(), b).Close())
 	repaired := make(chan error, 1)
 	go func() {
-		_, err := restore.Repair(t.Context(), f.db)
+		_, err := upkeep.Repair(t.Context(), f.db)
 		repaired <- err
 	}()
-	await.Row(t, f.db, `select exists (select from pg_locks where relation = 'ledger_events'::regclass and not granted)`)
+	testrun.Row(t, f.db, `select exists (select from pg_locks where relation = 'ledger_events'::regclass and not granted)`)
 	testdb.Must(t, tx.Commit(t.Context()))
-	testdb.Must(t, await.Receive(t, "the repair", repaired))
+	testdb.Must(t, testrun.Receive(t, "the repair", repaired))
 	f.open("ch_2")
 	testrun.Same(t, "the order of epochs", []string{"ch_1 0", "ch_1 0", "ch_1 0", "ch_2 1", "ch_2 1"},
 		testdb.All[string](t, f.db, `select stream_id || ' ' || (txid::text::bigint >> 48) from ledger_events order by txid, position`))
@@ -188,7 +187,7 @@ begin
   return null;
 end $$;
 create trigger die after update on restore_mark for each statement execute function die()`)
-	if _, err := restore.Repair(t.Context(), f.db); err == nil {
+	if _, err := upkeep.Repair(t.Context(), f.db); err == nil {
 		t.Fatal("it passed")
 	}
 	f.exec(`drop trigger die on restore_mark`)

@@ -1,4 +1,4 @@
-package retention_test
+package upkeep_test
 
 import (
 	"context"
@@ -11,26 +11,23 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/internal/await"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/retention"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/internal/upkeep"
 )
 
 // keeper is a job under test: it keeps messages of the inbox for two hours.
 type keeper struct {
-	*retention.Job
+	*upkeep.Expired
 
-	log  await.Log
+	log  testrun.Log
 	each func() // called at each line of the log, if there is one
 }
 
 func newKeeper(db *postgres.DB) *keeper {
 	k := &keeper{each: func() {}}
-	k.Job = &retention.Job{
+	k.Expired = &upkeep.Expired{
 		DB: db, Log: slog.New(slog.NewTextHandler(k, nil)),
 		InboxWindow: 2 * time.Hour,
 	}
@@ -51,7 +48,7 @@ func (k *keeper) start(t *testing.T) (stop func()) {
 	go func() { k.Run(ctx); close(ended) }()
 	stop = func() {
 		cancel()
-		await.Receive(t, "the end of the job", ended)
+		testrun.Receive(t, "the end of the job", ended)
 	}
 	t.Cleanup(stop)
 	return stop
@@ -69,23 +66,13 @@ func (k *keeper) counts() map[string]int {
 	return deleted
 }
 
-func exec(t *testing.T, db *postgres.DB, statements ...string) {
-	t.Helper()
-	b := &pgx.Batch{}
-	for _, sql := range statements {
-		b.Queue(sql)
-	}
-	testdb.Must(t, db.Commit(t.Context(), b))
-}
-
 const expired = 1200
 
 // fill writes 1,200 rows that have expired into every table, and one that has not,
 // nor will while the test runs.
 func fill(t *testing.T, db *postgres.DB) {
 	t.Helper()
-	exec(
-		t, db,
+	for _, sql := range []string{
 		`insert into idempotency_keys (scope, operation, key, fingerprint, status_code, body, expires_at)
 			select 'acme', 'o', n::text, '', 202, '{}', clock_timestamp() + (n - 1200) * interval '1 hour' from generate_series(1, 1201) n`,
 		`insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, done_fence, finished_at)
@@ -93,7 +80,9 @@ func fill(t *testing.T, db *postgres.DB) {
 		`insert into merchants (merchant_id) values ('acme')`,
 		`insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at)
 			select 'acme', n, 'whsec_' || n, sha256('s'), 'test', case when n < 1201 then clock_timestamp() + (n - 1201) * interval '1 hour' end from generate_series(1, 1201) n`,
-	)
+	} {
+		testdb.Exec(t, db.Pool(), sql)
+	}
 }
 
 const (
@@ -130,11 +119,11 @@ func wantCounts(t *testing.T, want map[string]int, of ...*keeper) {
 // commit and the count counts them not.
 func awaitClean(t *testing.T, db *postgres.DB, of ...*keeper) {
 	t.Helper()
-	await.Row(t, db, clean)
-	await.True(t, "the deleted rows are counted", func() bool { return maps.Equal(all(), countsOf(of)) })
+	testrun.Row(t, db, clean)
+	testrun.True(t, "the deleted rows are counted", func() bool { return maps.Equal(all(), countsOf(of)) })
 }
 
-func TestJob(t *testing.T) {
+func TestExpired(t *testing.T) {
 	testdb.Long(t, "it waits for seconds")
 	t.Parallel()
 
@@ -147,7 +136,7 @@ func TestJob(t *testing.T) {
 		awaitClean(t, db, k)
 		stop()
 		wantCounts(t, all(), k)
-		await.Row(t, db, `select max(n) = 500 from (select count(*) as n from idempotency_keys where body is null group by xmin::text) as commits`)
+		testrun.Row(t, db, `select max(n) = 500 from (select count(*) as n from idempotency_keys where body is null group by xmin::text) as commits`)
 		if n := strings.Count(k.log.String(), "\n"); n != len(all()) {
 			t.Errorf("%d lines, want one for each table:\n%s", n, &k.log)
 		}
@@ -159,8 +148,8 @@ func TestJob(t *testing.T) {
 		k := newKeeper(db)
 		k.InboxWindow = time.Second // so that a round begins four times a second
 		stop := k.start(t)
-		exec(t, db, `create table first as select sum(xact_commit) as n from pg_stat_database where datname = current_database()`)
-		await.Row(t, db, `select sum(xact_commit) > (select n + 20 from first) from pg_stat_database where datname = current_database()`)
+		testdb.Exec(t, db.Pool(), `create table first as select sum(xact_commit) as n from pg_stat_database where datname = current_database()`)
+		testrun.Row(t, db, `select sum(xact_commit) > (select n + 20 from first) from pg_stat_database where datname = current_database()`)
 		stop()
 		wantCounts(t, map[string]int{}, k)
 		if k.log.String() != "" {
@@ -203,14 +192,14 @@ func TestJob(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		fill(t, db)
-		exec(t, db, `alter table inbox rename to elsewhere`)
+		testdb.Exec(t, db.Pool(), `alter table inbox rename to elsewhere`)
 		k := newKeeper(db)
 		k.start(t)
-		await.Row(t, db, `select (select count(*) = 1 from idempotency_keys where body is not null) and (select count(*) = 1 from webhook_secrets where secret is not null)`)
-		await.True(t, "the failure is logged", func() bool {
+		testrun.Row(t, db, `select (select count(*) = 1 from idempotency_keys where body is not null) and (select count(*) = 1 from webhook_secrets where secret is not null)`)
+		testrun.True(t, "the failure is logged", func() bool {
 			return strings.Contains(k.log.String(), `level=WARN msg="expired rows are not deleted" error="delete done messages: `)
 		})
-		exec(t, db, `alter table elsewhere rename to inbox`)
-		await.Row(t, db, clean)
+		testdb.Exec(t, db.Pool(), `alter table elsewhere rename to inbox`)
+		testrun.Row(t, db, clean)
 	})
 }

@@ -1,4 +1,4 @@
-package restore_test
+package upkeep_test
 
 import (
 	"testing"

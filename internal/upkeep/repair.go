@@ -1,12 +1,14 @@
-// Package restore decides whose database this is: it binds the database to an account of the
-// provider, recognizes tables that came through a dump, and raises the epoch of their order numbers.
+// Package upkeep keeps the tables in order: it deletes the rows that have expired, binds the database to
+// an account of the provider, recognizes tables that came through a dump, and raises the epoch of their
+// order numbers.
 //
 // An event has the number of the transaction that wrote it, and the readers of the ledger go by these
 // numbers. On another server they belong to other transactions, or to none. Messages have no such
 // numbers: those of a dump are delivered, and the inbox drops what it has received.
 //
-// Table: provider_account. It also replaces the ledger's epoch and mark.
-package restore
+// Table: provider_account. It also replaces the ledger's epoch and mark. It is a part of no other package,
+// since it concerns the rows of several, and no library knows them.
+package upkeep
 
 import (
 	"context"
@@ -26,7 +28,7 @@ var ErrRestored = errors.New("the tables were restored from a dump: run payonce 
 
 // selectOriginal reads the mark and one entry of the ledger's index.
 const selectOriginal = `
--- restore.selectOriginal
+-- upkeep.selectOriginal
 select is_original
   from restore_guard`
 
@@ -71,7 +73,7 @@ func CheckSession() func(ctx context.Context, c *pgconn.PgConn) error {
 var nextEpoch string
 
 const selectEpoch = `
--- restore.selectEpoch
+-- upkeep.selectEpoch
 select ledger_epoch()`
 
 // Repair raises the epoch of the order numbers after a restore, and returns it: what came with the dump is
