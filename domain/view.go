@@ -41,9 +41,9 @@ func (c Charge) View(createdAt time.Time) View {
 	return View{
 		ID:             c.ID,
 		OrderID:        c.OrderID,
-		Amount:         c.Amount.Amount,
+		Amount:         c.Amount,
 		AmountRefunded: c.AmountRefunded(),
-		Currency:       c.Amount.Currency,
+		Currency:       c.Currency,
 		Status:         c.Status,
 		Steps:          slices.Clone(c.Steps),
 		NextAction:     next,
@@ -65,7 +65,7 @@ type RefundView struct {
 
 // RefundView shows a refund of the charge.
 func (c Charge) RefundView(r Refund) RefundView {
-	return RefundView{ID: r.ID, ChargeID: c.ID, Amount: r.Amount, Currency: c.Amount.Currency, Status: r.Status}
+	return RefundView{ID: r.ID, ChargeID: c.ID, Amount: r.Amount, Currency: c.Currency, Status: r.Status}
 }
 
 // DisputeView is a dispute as merchants see it: the data of its webhooks.
@@ -84,6 +84,6 @@ type DisputeView struct {
 func (c Charge) DisputeView(d Dispute) DisputeView {
 	return DisputeView{
 		ID: d.ID, ChargeID: c.ID, Amount: d.Amount, Withdrawn: d.Withdrawn, Reinstated: d.Reinstated,
-		Currency: c.Amount.Currency, Status: d.Status, Reason: d.Reason,
+		Currency: c.Currency, Status: d.Status, Reason: d.Reason,
 	}
 }

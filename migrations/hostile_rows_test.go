@@ -115,14 +115,13 @@ func limited(returnURL, expiresAt string) row {
 // charge and returning are requests that the program writes with every member.
 func charge() domain.ChargeRequested {
 	owner := sha256.Sum256([]byte("acme"))
-	return domain.ChargeRequested{
-		MerchantID: "acme", OrderID: "1", Amount: 500, Currency: "USD", Fee: 500, PaymentMethod: "pm_card_visa", Customer: "cus_ada",
+	return domain.ChargeRequested{Terms: domain.Terms{
+		MerchantID: "acme", OrderID: "1", Money: domain.Money{Amount: 500, Currency: "USD"}, Fee: 500, PaymentMethod: "pm_card_visa", Customer: "cus_ada",
 		Items:       []domain.Item{{SKU: "mug", Quantity: 2}, {SKU: "tshirt", Quantity: 1000000}},
 		Description: "a mug", Metadata: map[string]string{"basket": "7"},
 		ReturnURL: "https://shop.example", ExpiresAt: time.Date(2999, 11, 26, 16, 40, 0, 5e8, time.FixedZone("", 3600)),
 		Notify: true, OneChargePerOrder: true, Reference: "ref_" + hex.EncodeToString(owner[:])[:16] + "0",
-		Steps: []string{"inventory", "payment"}, Skipped: []string{"inventory"},
-	}
+	}, Steps: []string{"inventory", "payment"}, Skipped: []string{"inventory"}}
 }
 
 func returning() domain.RefundRequested {
@@ -131,8 +130,9 @@ func returning() domain.RefundRequested {
 
 // encoded is the data of an event, which must have all of its members.
 func encoded(e domain.Event) string {
-	for field, value := range reflect.ValueOf(e).Fields() {
-		if value.IsZero() {
+	v := reflect.ValueOf(e)
+	for _, field := range reflect.VisibleFields(v.Type()) {
+		if v.FieldByIndex(field.Index).IsZero() {
 			panic("say what a request writes as " + field.Name)
 		}
 	}
