@@ -27,47 +27,29 @@ type Charge struct {
 
 	ID string
 
-	// Action is what the customer has to do; nil if the provider has not asked for it, or the
-	// charge has its outcome.
-	Action *PaymentActionRequired
-
 	Status  Status
 	Failure *Failure
+	Action  *PaymentActionRequired // what the customer has to do; nil otherwise
+	Steps   []StepState            // in their order, the subscribers last; their names are frozen in the first event
 
-	// Steps are the steps of the charge in their order, its subscribers last. Which they
-	// are was frozen in the first event.
-	Steps []StepState
-
-	// PaymentIntent is the provider's object; empty until the payment started.
-	PaymentIntent string
-
-	// CancelRequested: the merchant wants the charge canceled unless it is captured first.
-	CancelRequested bool
+	PaymentIntent   string // the provider's object; empty until the payment started
+	CancelRequested bool   // the merchant wants the charge canceled unless it is captured first
 
 	// CreateFailures and ConfirmFailures are how many keys of calls to create the payment intent, and
 	// to confirm it, failed at the provider.
 	CreateFailures, ConfirmFailures int
 
-	// Refunds are in the order in which they were requested.
-	Refunds []Refund
+	Refunds    []Refund  // in the order in which they were requested
+	Disputes   []Dispute // in the order in which they were observed
+	Unnotified []int     // versions of webhook events of which the merchant wants a webhook and has none
 
-	// Disputes are in the order in which they were observed.
-	Disputes []Dispute
-
-	// Unnotified are the versions of the webhook events, the charge's, its refunds' and its disputes',
-	// whose webhook the merchant wants and has not received.
-	Unnotified []int
-
-	// Version is the number of events folded.
-	Version int
+	Version        int // the number of events folded
+	OutcomeVersion int // of the terminal event, 0 before it
 
 	// AttemptVersion is the version of the event that opened the present payment attempt.
 	// The id of that event is the Idempotency-Key of a confirmation: a crash, a cut or a
 	// time-out keeps it, and only an answer that the provider may have saved opens a new one.
 	AttemptVersion int
-
-	// OutcomeVersion is the version of the terminal event, 0 before it.
-	OutcomeVersion int
 }
 
 // Terminal reports whether the charge has its outcome.
@@ -165,21 +147,17 @@ type Terms struct {
 	Metadata      map[string]string `json:"metadata,omitempty"`
 
 	// ReturnURL is where the provider sends the customer after an action; empty if the charge
-	// waits for no customer.
-	ReturnURL string `json:"return_url,omitempty"`
-
-	// ExpiresAt is when the charge is canceled unless it is captured first; zero for never.
+	// waits for no customer. ExpiresAt is when the charge is canceled unless it is captured
+	// first; zero for never.
+	ReturnURL string    `json:"return_url,omitempty"`
 	ExpiresAt time.Time `json:"expires_at,omitzero" detail:"expires_at"`
 
-	// Notify: the merchant wants webhooks.
-	Notify bool `json:"notify" detail:"notify"`
-
-	// OneChargePerOrder: the charge holds its order until it fails.
+	// Notify: the merchant wants webhooks. OneChargePerOrder: the charge holds its order until it fails.
+	Notify            bool `json:"notify" detail:"notify"`
 	OneChargePerOrder bool `json:"one_charge_per_order,omitempty" detail:"one_charge_per_order"`
 
-	// Reference is the charge's name at the provider: it follows from the merchant, the
-	// operation and the client's key, so a key that is sent again has the same one, even to a
-	// database that has lost the charge.
+	// Reference is the charge's name at the provider: it follows from the merchant, the operation and the
+	// client's key, so a key that is sent again has the same one, even to a database that has lost the charge.
 	Reference string `json:"reference" detail:"reference"`
 }
 

@@ -20,14 +20,9 @@ type Dispute struct {
 	// dispute and returned, in minor units of the charge's currency and without fees.
 	Withdrawn, Reinstated int64
 
-	// Transactions are the provider's ids of the movements, in the order in which they were seen.
-	Transactions []string
-
-	// Settled sums the movements of a balance that is kept in another currency.
-	Settled Settlement
-
-	// Versions are those of its events.
-	Versions []int
+	Transactions []string   // the provider's ids of the movements, in the order in which they were seen
+	Settled      Settlement // of the movements of a balance that is kept in another currency
+	Versions     []int      // of its events
 }
 
 // DisputeStatus is the state of a dispute: open, or the provider's word for how it ended.
@@ -93,10 +88,8 @@ func (e DisputeOpened) allowedIn(c Charge) bool {
 
 // DisputeMoved is what is stored of a movement on our balance at the provider.
 type DisputeMoved struct {
-	DisputeID string `json:"dispute_id" detail:"dispute_id"`
-
-	// Transaction is the provider's id of the movement, which is recorded once.
-	Transaction string `json:"transaction" detail:"transaction"`
+	DisputeID   string `json:"dispute_id" detail:"dispute_id"`
+	Transaction string `json:"transaction" detail:"transaction"` // the provider's id of the movement, which is recorded once
 
 	// Amount is in minor units of the charge's currency, zero or more. Fee has the sign of the
 	// amount: below zero it moved the other way.
@@ -301,11 +294,10 @@ func (c Charge) ObserveDispute(o ObservedDispute) (events []Event, err error) {
 		}
 	}
 	d, _ := c.Dispute(o.ID)
-	status := d.Status
 	if o.Status == DisputeOpen {
-		status = DisputeOpen
+		d.Status = DisputeOpen
 	}
-	observe(DisputeUpdated{DisputeID: o.ID, Amount: o.Amount.Amount, Reason: o.Reason, Status: status})
+	observe(DisputeUpdated{DisputeID: o.ID, Amount: o.Amount.Amount, Reason: o.Reason, Status: d.Status})
 	observe(DisputeClosed{DisputeID: o.ID, Status: o.Status})
 	return events, err
 }

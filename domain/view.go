@@ -39,18 +39,9 @@ func (c Charge) View(createdAt time.Time) View {
 		next = &NextAction{Type: "redirect_to_url", URL: c.Action.URL}
 	}
 	return View{
-		ID:             c.ID,
-		OrderID:        c.OrderID,
-		Amount:         c.Amount,
-		AmountRefunded: c.AmountRefunded(),
-		Currency:       c.Currency,
-		Status:         c.Status,
-		Steps:          slices.Clone(c.Steps),
-		NextAction:     next,
-		Failure:        c.Failure,
-		Metadata:       metadata,
-		CreatedAt:      createdAt.UTC(),
-		ExpiresAt:      c.ExpiresAt,
+		ID: c.ID, OrderID: c.OrderID, Amount: c.Amount, AmountRefunded: c.AmountRefunded(), Currency: c.Currency,
+		Status: c.Status, Steps: slices.Clone(c.Steps), NextAction: next, Failure: c.Failure,
+		Metadata: metadata, CreatedAt: createdAt.UTC(), ExpiresAt: c.ExpiresAt,
 	}
 }
 

@@ -128,8 +128,16 @@ const TypeRefundEnded = "refund.ended"
 // wakeRefund queues a message behind that of a refund whose outcome another delivery records: it is
 // due then, and does not wait for its next read of the provider's list.
 func (r *deliveryRun) wakeRefund(b *pgx.Batch, s ledger.Stream, e ledger.StoredEvent) {
-	refund := domain.RefundEndedBy(e.Event)
-	if refund == "" || refund == r.delivery.OrderingKey {
+	var refund string
+	switch ended := e.Event.(type) {
+	case domain.RefundSucceeded:
+		refund = ended.RefundID
+	case domain.RefundFailed:
+		refund = ended.RefundID
+	default:
+		return
+	}
+	if refund == r.delivery.OrderingKey {
 		return
 	}
 	inbox.Append(b, ChargeReceiver, inbox.Message{
