@@ -134,10 +134,8 @@ func (r *deliveryRun) wakeRefund(b *pgx.Batch, s ledger.Stream, e ledger.StoredE
 		refund = ended.RefundID
 	case domain.RefundFailed:
 		refund = ended.RefundID
-	default:
-		return
 	}
-	if refund == r.delivery.OrderingKey {
+	if refund == "" || refund == r.delivery.OrderingKey {
 		return
 	}
 	inbox.Append(b, ChargeReceiver, inbox.Message{
