@@ -144,11 +144,11 @@ func LoadHolder(ctx context.Context, q postgres.Querier, merchant, order string)
 const selectVersions = `
 -- ledger.selectVersions
 select stream_id,
+       merchant_id,
        count(*)
   from ledger_events
  where stream_id = any($1)
-   and merchant_id = $2
- group by stream_id`
+ group by stream_id, merchant_id`
 
 // NewVersions makes a reader of the versions of streams, 0 for one that is not the merchant's.
 // Streams that are asked for at the same moment share a round trip, one at a time, and those of a
@@ -165,9 +165,10 @@ func NewVersions(db interface {
 		b, versions := &pgx.Batch{}, make([]int, len(streams))
 		for merchant := range ids {
 			postgres.QueueTenant(b, merchant)
-			b.Queue(selectVersions, ids[merchant], merchant).Query(func(rows pgx.Rows) error {
-				s, version := Owner{MerchantID: merchant}, 0
-				_, err := pgx.ForEachRow(rows, []any{&s.StreamID, &version}, func() error { found[s] = version; return nil })
+			b.Queue(selectVersions, ids[merchant]).Query(func(rows pgx.Rows) error {
+				var s Owner
+				var version int
+				_, err := pgx.ForEachRow(rows, []any{&s.StreamID, &s.MerchantID, &version}, func() error { found[s] = version; return nil })
 				return err
 			})
 		}
