@@ -175,8 +175,8 @@ values (gen_random_uuid(), 'ch_3', 3, 'charge.moon_landed.v1', 1, 'acme', '{}', 
 	}))
 	testrun.Same(t, "streams", []string{
 		"ch_4 1 events <nil>",
-		`ch_3 2 events load stream ch_3: version 3: decode "charge.moon_landed.v1": ` + domain.ErrUnknownType.Error(),
-		"ch_2 0 events load stream ch_2: the events have more than 16777216 bytes",
+		`ch_3 2 events load stream ch_3 at version 3: decode "charge.moon_landed.v1": ` + domain.ErrUnknownType.Error(),
+		"ch_2 0 events the events have more than 16777216 bytes",
 		"ch_none 0 events load stream ch_none: no such charge",
 		"ch_1 2 events <nil>",
 	}, got)

@@ -234,10 +234,7 @@ func Each(ctx context.Context, q postgres.Querier, ids []string, visit func(s St
 		}
 		for _, id := range ids[:n] {
 			s, unreadable := decode(id, stored[id])
-			if unreadable = cmp.Or(err, unreadable); unreadable != nil {
-				unreadable = fmt.Errorf("load stream %s: %w", id, unreadable)
-			}
-			if !visit(s, unreadable) {
+			if !visit(s, cmp.Or(err, unreadable)) {
 				return nil
 			}
 		}
@@ -250,11 +247,11 @@ func Each(ctx context.Context, q postgres.Querier, ids []string, visit func(s St
 // ErrNotFound if there is none.
 func decode(id string, events []StoredEvent) (s Stream, err error) {
 	if len(events) == 0 {
-		return New(id), ErrNotFound
+		return New(id), fmt.Errorf("load stream %s: %w", id, ErrNotFound)
 	}
 	for i, e := range events {
 		if events[i].Event, err = domain.Decode(e.Type, e.Data); err != nil {
-			events, err = events[:i], fmt.Errorf("version %d: %w", e.Version, err)
+			events, err = events[:i], fmt.Errorf("load stream %s at version %d: %w", id, e.Version, err)
 			break
 		}
 	}
