@@ -120,11 +120,11 @@ func (s *riverCharges) once(r *http.Request) (response idempotency.Answer, err e
 		return response, fmt.Errorf("encode a request: %w", err)
 	}
 	b, now, stream := &pgx.Batch{}, time.Now(), ledger.New("ch_"+strings.ReplaceAll(newID(), "-", ""))
-	events, err := domain.Open(domain.ChargeRequested{
-		MerchantID: merchant, OrderID: c.OrderID, Amount: c.Amount, Currency: domain.Currency(c.Currency),
+	events, err := domain.Open(domain.ChargeRequested{Terms: domain.Terms{
+		MerchantID: merchant, OrderID: c.OrderID, Money: domain.Money{Amount: c.Amount, Currency: domain.Currency(c.Currency)},
 		Fee: domain.FeeSchedule{BasisPoints: 300}.Of(c.Amount), PaymentMethod: c.PaymentMethod, Items: c.Items,
 		Description: c.Description, Metadata: c.Metadata, Notify: true,
-	})
+	}})
 	if err != nil {
 		return response, err
 	}
@@ -219,7 +219,7 @@ func (s *riverCharges) start(ctx context.Context, stream ledger.Stream) (ledger.
 		return stream, nil
 	}
 	intent, err := s.provider.CreateIntent(ctx, attemptKey(stream), stripe.CreateParams{
-		Reference: c.ID, Amount: c.Amount.Amount, Currency: string(c.Amount.Currency), PaymentMethod: c.PaymentMethod,
+		Reference: c.ID, Amount: c.Amount, Currency: string(c.Currency), PaymentMethod: c.PaymentMethod,
 	})
 	if err != nil {
 		return stream, err

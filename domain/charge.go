@@ -23,77 +23,40 @@ const (
 // Charge is the fold of a stream: everything that a decision may read. The zero Charge
 // is a stream without events.
 type Charge struct {
-	ID            string
-	MerchantID    string
-	OrderID       string
-	Amount        Money
-	Fee           int64 // minor units of Amount.Currency
-	PaymentMethod string
-	Customer      string // the provider's, to whom PaymentMethod is attached; empty if to none
-	Items         []Item
-	Description   string
-	Metadata      map[string]string
+	Terms
 
-	// ReturnURL is where the provider sends the customer after an action; empty if the charge
-	// waits for no customer.
-	ReturnURL string
-
-	// ExpiresAt is when the charge is canceled unless it is captured first; zero for never.
-	ExpiresAt time.Time
-
-	// Action is what the customer has to do; nil if the provider has not asked for it, or the
-	// charge has its outcome.
-	Action *PaymentActionRequired
-
-	// OneChargePerOrder: the charge holds its order until it fails.
-	OneChargePerOrder bool
+	ID string
 
 	Status  Status
 	Failure *Failure
+	Action  *PaymentActionRequired // what the customer has to do; nil otherwise
+	Steps   []StepState            // in their order, the subscribers last; their names are frozen in the first event
 
-	// Steps are the steps of the charge in their order, its subscribers last. Which they
-	// are was frozen in the first event.
-	Steps []StepState
-
-	// PaymentIntent is the provider's object; empty until the payment started.
-	PaymentIntent string
-
-	// CancelRequested: the merchant wants the charge canceled unless it is captured first.
-	CancelRequested bool
-
-	// Reference is the charge's name at the provider: it follows from the merchant, the
-	// operation and the client's key, so a key that is sent again has the same one, even to a
-	// database that has lost the charge.
-	Reference string
+	PaymentIntent   string // the provider's object; empty until the payment started
+	CancelRequested bool   // the merchant wants the charge canceled unless it is captured first
 
 	// CreateFailures and ConfirmFailures are how many keys of calls to create the payment intent, and
 	// to confirm it, failed at the provider.
 	CreateFailures, ConfirmFailures int
 
-	// Refunds are in the order in which they were requested.
-	Refunds []Refund
+	Refunds    []Refund  // in the order in which they were requested
+	Disputes   []Dispute // in the order in which they were observed
+	Unnotified []int     // versions of webhook events of which the merchant wants a webhook and has none
 
-	// Disputes are in the order in which they were observed.
-	Disputes []Dispute
-
-	// Unnotified are the versions of the webhook events, the charge's, its refunds' and its disputes',
-	// whose webhook the merchant wants and has not received.
-	Unnotified []int
-
-	// Version is the number of events folded.
-	Version int
+	Version        int // the number of events folded
+	OutcomeVersion int // of the terminal event, 0 before it
 
 	// AttemptVersion is the version of the event that opened the present payment attempt.
 	// The id of that event is the Idempotency-Key of a confirmation: a crash, a cut or a
 	// time-out keeps it, and only an answer that the provider may have saved opens a new one.
 	AttemptVersion int
-
-	// OutcomeVersion is the version of the terminal event, 0 before it.
-	OutcomeVersion int
 }
 
 // Terminal reports whether the charge has its outcome.
 func (c Charge) Terminal() bool { return c.OutcomeVersion > 0 }
+
+// captured reports whether the outcome of the charge is that its money was taken.
+func (c Charge) captured() bool { return c.Terminal() && c.Status != Failed }
 
 // Started reports whether the id of the payment intent is recorded.
 func (c Charge) Started() bool { return c.PaymentIntent != "" }
@@ -155,7 +118,7 @@ func (c Charge) allows(e Event) bool {
 // notify says that the merchant, if it wants webhooks, has yet to receive the one about the present
 // version. A refund has a flag of its own (Refund.Notify).
 func (c *Charge) notify() {
-	if c.notifies() {
+	if c.Notify {
 		c.Unnotified = append(c.Unnotified, c.Version)
 	}
 }
@@ -170,28 +133,37 @@ var chargeEvents = []EventType{
 	webhookEvent[ChargeSucceeded]("charge.succeeded"), webhookEvent[ChargeFailed]("charge.failed"),
 }
 
-// ChargeRequested opens the stream. Everything that later decisions need is frozen here:
-// the fee, the steps, and whether the merchant wants webhooks.
-type ChargeRequested struct {
-	MerchantID    string            `json:"merchant_id"`
-	OrderID       string            `json:"order_id" detail:"order_id"`
-	Amount        int64             `json:"amount" detail:"amount"`
-	Currency      Currency          `json:"currency" detail:"currency"`
-	Fee           int64             `json:"fee" detail:"fee"`
+// Terms are what a charge is about. They are frozen in its first event, so that no later change of the
+// merchant's settings changes a charge.
+type Terms struct {
+	MerchantID string `json:"merchant_id"`
+	OrderID    string `json:"order_id" detail:"order_id"`
+	Money
+	Fee           int64             `json:"fee" detail:"fee"` // in minor units
 	PaymentMethod string            `json:"payment_method" detail:"payment_method"`
-	Customer      string            `json:"customer,omitempty" detail:"customer"`
+	Customer      string            `json:"customer,omitempty" detail:"customer"` // the provider's, to whom PaymentMethod is attached
 	Items         []Item            `json:"items,omitempty" detail:"items"`
 	Description   string            `json:"description,omitempty"`
 	Metadata      map[string]string `json:"metadata,omitempty"`
-	ReturnURL     string            `json:"return_url,omitempty"`
-	ExpiresAt     time.Time         `json:"expires_at,omitzero" detail:"expires_at"`
-	Notify        bool              `json:"notify" detail:"notify"`
 
-	// OneChargePerOrder: the merchant wants no second charge of the order while this one is
-	// pending or has succeeded.
+	// ReturnURL is where the provider sends the customer after an action; empty if the charge
+	// waits for no customer. ExpiresAt is when the charge is canceled unless it is captured
+	// first; zero for never.
+	ReturnURL string    `json:"return_url,omitempty"`
+	ExpiresAt time.Time `json:"expires_at,omitzero" detail:"expires_at"`
+
+	// Notify: the merchant wants webhooks. OneChargePerOrder: the charge holds its order until it fails.
+	Notify            bool `json:"notify" detail:"notify"`
 	OneChargePerOrder bool `json:"one_charge_per_order,omitempty" detail:"one_charge_per_order"`
 
-	Reference string `json:"reference" detail:"reference"` // see Charge
+	// Reference is the charge's name at the provider: it follows from the merchant, the operation and the
+	// client's key, so a key that is sent again has the same one, even to a database that has lost the charge.
+	Reference string `json:"reference" detail:"reference"`
+}
+
+// ChargeRequested opens the stream.
+type ChargeRequested struct {
+	Terms
 
 	Steps   []string `json:"steps"`
 	Skipped []string `json:"skipped,omitempty"` // of Steps, those that do not apply
@@ -199,11 +171,7 @@ type ChargeRequested struct {
 
 func (ChargeRequested) stored() string { return "charge.requested.v1" }
 func (e ChargeRequested) apply(c *Charge) {
-	c.MerchantID, c.OrderID, c.Items = e.MerchantID, e.OrderID, e.Items
-	c.PaymentMethod, c.Customer = e.PaymentMethod, e.Customer
-	c.Amount, c.Fee = Money{Amount: e.Amount, Currency: e.Currency}, e.Fee
-	c.Description, c.Metadata, c.OneChargePerOrder = e.Description, e.Metadata, e.OneChargePerOrder
-	c.ReturnURL, c.ExpiresAt, c.Reference = e.ReturnURL, e.ExpiresAt, e.Reference
+	c.Terms = e.Terms
 	c.Status, c.AttemptVersion = Pending, c.Version
 	c.Steps = make([]StepState, len(e.Steps))
 	for i, name := range e.Steps {
@@ -308,7 +276,7 @@ func (e ChargeFailed) allowedIn(c Charge) bool {
 }
 
 func (ChargeFailed) post(b *chart, c Charge) {
-	b.move(b.merchantPending(), b.customerReceivable(), c.Amount.Amount)
+	b.move(b.merchantPending(), b.customerReceivable(), c.Amount)
 }
 
 // Item is a quantity of one article.

@@ -15,10 +15,14 @@ var cancellations = map[FailureCode]string{
 	AuthenticationTimeout: "the customer did not authenticate in time",
 }
 
-// Deadlines are the times, in database time, after which the charge is canceled unless it is
-// captured first: the one of its request, and the one of the customer's action.
+// Deadlines are the times, in database time, from which on the charge is to be canceled unless it is
+// captured first: that of its request, that of the customer's action, and the zero time for a
+// cancellation that was requested.
 func (c Charge) Deadlines() map[FailureCode]time.Time {
 	deadlines := map[FailureCode]time.Time{}
+	if c.CancelRequested {
+		deadlines[Canceled] = time.Time{}
+	}
 	if !c.ExpiresAt.IsZero() {
 		deadlines[Expired] = c.ExpiresAt
 	}
@@ -28,22 +32,20 @@ func (c Charge) Deadlines() map[FailureCode]time.Time {
 	return deadlines
 }
 
-// Cancellation returns why the charge is to be canceled now unless it is captured first: on request,
-// or because a deadline has passed. It is nil if the charge may continue.
+// Cancellation returns why the charge is to be canceled now unless it is captured first. It is nil if
+// the charge may continue.
 func (c Charge) Cancellation(now time.Time) *Failure {
 	deadlines := c.Deadlines()
 	for _, code := range []FailureCode{Canceled, Expired, AuthenticationTimeout} {
-		at, has := deadlines[code]
-		if code == Canceled && c.CancelRequested || has && !now.Before(at) {
+		if at, has := deadlines[code]; has && !now.Before(at) {
 			return &Failure{Code: code, Message: cancellations[code]}
 		}
 	}
 	return nil
 }
 
-// mayFailFor reports whether a charge may fail for a reason: as canceled only if the
-// merchant asked for it, and for a deadline only if it has one.
+// mayFailFor reports whether a charge may fail for a reason: as canceled only if it has such a deadline.
 func (c Charge) mayFailFor(code FailureCode) bool {
 	_, has := c.Deadlines()[code]
-	return cancellations[code] == "" || has || code == Canceled && c.CancelRequested
+	return has || cancellations[code] == ""
 }

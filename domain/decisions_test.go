@@ -270,7 +270,7 @@ func TestOpen_bounds(t *testing.T) {
 		{5, []domain.Item{{SKU: "mug", Quantity: -1}}, false},
 		{5, []domain.Item{mug, mug}, false},
 	} {
-		events, err := domain.Open(domain.ChargeRequested{MerchantID: "acme", Amount: test.amount, Items: test.items})
+		events, err := domain.Open(domain.ChargeRequested{Terms: domain.Terms{MerchantID: "acme", Money: domain.Money{Amount: test.amount}, Items: test.items}})
 		if (err == nil) != test.valid || err != nil && !errors.Is(err, domain.ErrInvalid) || (len(events) == 1) != test.valid {
 			t.Errorf("%d, %v: events %v, error %v", test.amount, test.items, events, err)
 		}

@@ -2,6 +2,7 @@ package domain
 
 import (
 	"fmt"
+	"math"
 	"math/big"
 	"slices"
 )
@@ -19,14 +20,9 @@ type Dispute struct {
 	// dispute and returned, in minor units of the charge's currency and without fees.
 	Withdrawn, Reinstated int64
 
-	// Transactions are the provider's ids of the movements, in the order in which they were seen.
-	Transactions []string
-
-	// Settled sums the movements of a balance that is kept in another currency.
-	Settled Settlement
-
-	// Versions are those of its events.
-	Versions []int
+	Transactions []string   // the provider's ids of the movements, in the order in which they were seen
+	Settled      Settlement // of the movements of a balance that is kept in another currency
+	Versions     []int      // of its events
 }
 
 // DisputeStatus is the state of a dispute: open, or the provider's word for how it ended.
@@ -42,10 +38,7 @@ type Settlement struct {
 	Currency Currency // empty before the first withdrawal
 	First    int64    // the first withdrawal, in minor units of Currency
 	Amount   int64    // the dispute's at the first withdrawal, in minor units of the charge's currency
-
-	// Sum is the sum of the movements, and Parts that of their parts. Below zero the provider took
-	// more than it returned.
-	Sum, Parts int64
+	Sum      int64    // of the movements, below zero where the provider took more than it returned
 }
 
 // Dispute returns the dispute with an id of the provider.
@@ -90,15 +83,13 @@ func (e DisputeOpened) apply(c *Charge) {
 
 func (e DisputeOpened) allowedIn(c Charge) bool {
 	_, known := c.Dispute(e.DisputeID)
-	return !known && e.DisputeID != "" && e.Amount >= MinAmount && c.Terminal() && c.StepStatus(Payment) == StepDone
+	return !known && e.DisputeID != "" && e.Amount >= MinAmount && c.captured()
 }
 
 // DisputeMoved is what is stored of a movement on our balance at the provider.
 type DisputeMoved struct {
-	DisputeID string `json:"dispute_id" detail:"dispute_id"`
-
-	// Transaction is the provider's id of the movement, which is recorded once.
-	Transaction string `json:"transaction" detail:"transaction"`
+	DisputeID   string `json:"dispute_id" detail:"dispute_id"`
+	Transaction string `json:"transaction" detail:"transaction"` // the provider's id of the movement, which is recorded once
 
 	// Amount is in minor units of the charge's currency, zero or more. Fee has the sign of the
 	// amount: below zero it moved the other way.
@@ -124,9 +115,9 @@ func (e DisputeMoved) allowedAs(sign int64, c Charge) bool {
 	d, known := c.Dispute(e.DisputeID)
 	m := e.moved(sign)
 	if m.Currency == "" {
-		m.Currency = c.Amount.Currency
+		m.Currency = c.Currency
 	}
-	want, err := d.record(m, c.Amount.Currency)
+	want, err := d.record(m, c.Currency)
 	return known && e.Transaction != "" && !slices.Contains(d.Transactions, e.Transaction) &&
 		(m.Amount != 0 || m.Fee != 0) && m.withdraws() == (sign < 0) && err == nil && want == e
 }
@@ -146,38 +137,39 @@ func (d Dispute) record(m DisputeMovement, of Currency) (DisputeMoved, error) {
 		e.Fee = -m.Fee
 	}
 	if m.Currency != of {
-		s, err := d.Settled.with(m, d.Amount)
+		_, part, err := d.Settled.with(m, d.Amount)
 		if err != nil {
 			return e, fmt.Errorf("movement %s of dispute %s: %w", m.Transaction, d.ID, err)
 		}
-		e.Amount, e.Fee = s.Parts-d.Settled.Parts, 0
+		e.Amount, e.Fee = part, 0
 		e.SettledAmount, e.SettledCurrency = max(m.Amount, -m.Amount), m.Currency
 	}
 	e.Amount = max(e.Amount, -e.Amount)
 	return e, nil
 }
 
-// with returns the settlement with one more movement, of a dispute of an amount. It fails where the
-// movement has no part.
-func (s Settlement) with(m DisputeMovement, amount int64) (Settlement, error) {
+// with returns the settlement with one more movement of a dispute of an amount, and the part of the
+// movement. It fails where the movement has no part.
+func (s Settlement) with(m DisputeMovement, amount int64) (next Settlement, part int64, err error) {
 	switch {
 	case s.Currency == "" && m.Amount < 0:
 		s = Settlement{Currency: m.Currency, First: -m.Amount, Amount: amount}
-	case s.Currency != m.Currency:
-		return s, fmt.Errorf("%d %s is no part of a first withdrawal of %d %s: %w", m.Amount, m.Currency, s.First, s.Currency, ErrMismatch)
+	case s.Currency == "" || s.Currency != m.Currency:
+		return s, 0, fmt.Errorf("%d %s is no part of a first withdrawal of %d %s: %w", m.Amount, m.Currency, s.First, s.Currency, ErrMismatch)
 	}
-	sum := new(big.Int).Add(big.NewInt(s.Sum), big.NewInt(m.Amount))
-	whole, rest := sum.Mul(sum, big.NewInt(s.Amount)).DivMod(sum, big.NewInt(s.First), new(big.Int))
-	half := rest.Lsh(rest, 1).Cmp(big.NewInt(s.First))
-	if half > 0 || half == 0 && whole.Bit(0) == 1 {
-		whole.Add(whole, big.NewInt(1))
+	before := s.part()
+	s.Sum += m.Amount
+	moved := s.part() - before
+	if math.Abs(moved) > MaxAmount {
+		return s, 0, fmt.Errorf("the part of %d in a withdrawal of %d %s is no amount: %w", m.Amount, s.First, s.Currency, ErrMismatch)
 	}
-	part := whole.Sub(whole, big.NewInt(s.Parts))
-	if !part.IsInt64() || max(part.Int64(), -part.Int64()) > MaxAmount {
-		return s, fmt.Errorf("the part of %d in a withdrawal of %d %s is no amount: %w", m.Amount, s.First, s.Currency, ErrMismatch)
-	}
-	s.Sum, s.Parts = s.Sum+m.Amount, s.Parts+part.Int64()
-	return s, nil
+	return s, int64(moved), nil
+}
+
+// part is the part of all movements: a whole number.
+func (s Settlement) part() float64 {
+	part, _ := new(big.Rat).Mul(big.NewRat(s.Sum, s.First), big.NewRat(s.Amount, 1)).Float64()
+	return math.RoundToEven(part)
 }
 
 // apply adds a movement that is allowed.
@@ -185,7 +177,7 @@ func (e DisputeMoved) apply(sign int64, c *Charge) {
 	c.changeDispute(e.DisputeID, func(d *Dispute) {
 		d.Transactions = append(slices.Clip(d.Transactions), e.Transaction)
 		if e.SettledCurrency != "" {
-			d.Settled, _ = d.Settled.with(e.moved(sign), d.Amount)
+			d.Settled, _, _ = d.Settled.with(e.moved(sign), d.Amount)
 		}
 		if sign < 0 {
 			d.Withdrawn += e.Amount
@@ -278,7 +270,7 @@ func (m DisputeMovement) withdraws() bool { return m.Amount < 0 || m.Amount == 0
 // Beside them the error is ErrMismatch, wrapped, if the dispute or one of its movements cannot be the
 // charge's.
 func (c Charge) ObserveDispute(o ObservedDispute) (events []Event, err error) {
-	if o.ID == "" || o.Amount.Currency != c.Amount.Currency {
+	if o.ID == "" || o.Amount.Currency != c.Currency {
 		return nil, fmt.Errorf("dispute %q of %d %s: %w", o.ID, o.Amount.Amount, o.Amount.Currency, ErrMismatch)
 	}
 	observe := func(e Event) {
@@ -292,7 +284,7 @@ func (c Charge) ObserveDispute(o ObservedDispute) (events []Event, err error) {
 		if slices.Contains(d.Transactions, m.Transaction) {
 			continue
 		}
-		switch moved, wrong := d.record(m, c.Amount.Currency); {
+		switch moved, wrong := d.record(m, c.Currency); {
 		case wrong != nil:
 			err = wrong
 		case m.withdraws():
@@ -302,11 +294,10 @@ func (c Charge) ObserveDispute(o ObservedDispute) (events []Event, err error) {
 		}
 	}
 	d, _ := c.Dispute(o.ID)
-	status := d.Status
 	if o.Status == DisputeOpen {
-		status = DisputeOpen
+		d.Status = DisputeOpen
 	}
-	observe(DisputeUpdated{DisputeID: o.ID, Amount: o.Amount.Amount, Reason: o.Reason, Status: status})
+	observe(DisputeUpdated{DisputeID: o.ID, Amount: o.Amount.Amount, Reason: o.Reason, Status: d.Status})
 	observe(DisputeClosed{DisputeID: o.ID, Status: o.Status})
 	return events, err
 }

@@ -29,7 +29,6 @@ type EventType struct {
 	Name    string // in the ledger
 	Webhook string // the type of the merchant's webhook; empty for an event of which there is none
 	Request bool   // asks the worker to process the charge
-	Posts   bool   // moves money between accounts
 	Zero    Event
 
 	decode func([]byte) (Event, error)
@@ -38,8 +37,7 @@ type EventType struct {
 // event registers a type.
 func event[E Event]() EventType {
 	var zero E
-	_, posts := any(zero).(poster)
-	return EventType{Name: zero.stored(), Posts: posts, Zero: zero, decode: func(data []byte) (Event, error) {
+	return EventType{Name: zero.stored(), Zero: zero, decode: func(data []byte) (Event, error) {
 		var e E
 		err := json.Unmarshal(data, &e)
 		return e, err
@@ -53,8 +51,7 @@ func request[E Event]() EventType {
 	return t
 }
 
-// webhookEvent registers a webhook event: the outcome of a charge or refund, the reversal of a
-// refund, the customer's action, or an event of a dispute.
+// webhookEvent registers a type of which the merchant is told.
 func webhookEvent[E Event](webhook string) EventType {
 	t := event[E]()
 	t.Webhook = webhook

@@ -93,7 +93,7 @@ func TestView(t *testing.T) {
 	for _, name := range []string{"requested", "rejected", "declined", "acting", "refunded and notified"} {
 		show(name, in(name).View(at))
 	}
-	show("without metadata", domain.Fold(domain.Charge{}, domain.ChargeRequested{Amount: 1}).View(at))
+	show("without metadata", domain.Fold(domain.Charge{}, domain.ChargeRequested{Terms: domain.Terms{Money: domain.Money{Amount: 1}}}).View(at))
 	c := in("refund failed")
 	show("refund failed", c.RefundView(c.Refunds[0]))
 	c = in("dispute won")

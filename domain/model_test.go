@@ -104,7 +104,7 @@ func (m *sequence) next(t *rapid.T) []domain.Event {
 	case !m.charge.Started():
 		return []domain.Event{begun()}
 	default:
-		return m.charge.Capture("pi_1", m.charge.Amount)
+		return m.charge.Capture("pi_1", m.charge.Money)
 	}
 }
 
@@ -146,7 +146,7 @@ func (m *sequence) check(t *rapid.T) {
 			outcomes++
 		}
 		for _, p := range domain.Postings(c, e) {
-			if p.Amount <= 0 || p.Debit == p.Credit || p.Currency != m.charge.Amount.Currency {
+			if p.Amount <= 0 || p.Debit == p.Credit || p.Currency != m.charge.Currency {
 				t.Fatalf("%T causes the posting %+v", e, p)
 			}
 		}
@@ -164,7 +164,7 @@ func (m *sequence) check(t *rapid.T) {
 	want := map[string]int64{}
 	set := func(account string, balance int64) {
 		if balance != 0 {
-			want[account+":"+string(c.Amount.Currency)] = balance
+			want[account+":"+string(c.Currency)] = balance
 		}
 	}
 	switch {
@@ -174,8 +174,8 @@ func (m *sequence) check(t *rapid.T) {
 		set("fee_revenue:payonce", -c.Fee)
 		set("refund_clearing:acme", -pending)
 	case !c.Terminal():
-		set("customer_receivable:acme", c.Amount.Amount)
-		set("merchant_pending:acme", -c.Amount.Amount)
+		set("customer_receivable:acme", c.Amount)
+		set("merchant_pending:acme", -c.Amount)
 	}
 	if diff := cmp.Diff(want, balances(m.events)); diff != "" {
 		t.Fatalf("balances (-want +got):\n%s", diff)

@@ -30,8 +30,8 @@ func (c Currency) Increment() int64 {
 // Money is an amount in minor units of a currency. JPY has none, so there one
 // unit is one yen.
 type Money struct {
-	Amount   int64    `json:"amount"`
-	Currency Currency `json:"currency"`
+	Amount   int64    `json:"amount" detail:"amount"`
+	Currency Currency `json:"currency" detail:"currency"`
 }
 
 // FeeSchedule is what a merchant pays for a captured charge in one currency.

@@ -12,11 +12,6 @@ var notification = Step{
 	pending: Charge.NeedsWebhook,
 }
 
-// notifies reports whether the merchant wants webhooks about the charge.
-func (c Charge) notifies() bool {
-	return slices.Contains([]StepStatus{StepPending, StepDone}, c.StepStatus(Notification))
-}
-
 // MerchantNotified says that the merchant's endpoint accepted the webhook about the event EventID,
 // which is at Version of this stream.
 type MerchantNotified struct {

@@ -106,7 +106,7 @@ func (PaymentCaptured) stored() string  { return "payment.captured.v1" }
 func (PaymentCaptured) apply(c *Charge) { c.setStep(Payment, StepDone) }
 func (e PaymentCaptured) allowedIn(c Charge) bool {
 	return c.due(Payment) && c.Started() && e.PaymentIntent == c.PaymentIntent &&
-		e.Amount == c.Amount.Amount && e.Currency == c.Amount.Currency && e.Fee == c.Fee
+		e.Amount == c.Amount && e.Currency == c.Currency && e.Fee == c.Fee
 }
 
 func (e PaymentCaptured) post(b *chart, _ Charge) {
@@ -140,7 +140,7 @@ func (c Charge) IsLastKey(s Stage) bool {
 
 // Capture returns the events of a payment whose money the provider took; none if that is recorded.
 func (c Charge) Capture(intent string, taken Money) []Event {
-	if c.StepStatus(Payment) == StepDone && intent == c.PaymentIntent && taken == c.Amount {
+	if c.StepStatus(Payment) == StepDone && intent == c.PaymentIntent && taken == c.Money {
 		return nil
 	}
 	return []Event{

@@ -23,7 +23,7 @@ type Posting struct {
 // refund_clearing until its own outcome; the fee stays ours. What the provider takes for a
 // dispute the merchant bears at once, until it comes back.
 func Postings(c Charge, e Event) []Posting {
-	book := chart{merchant: c.MerchantID, currency: c.Amount.Currency}
+	book := chart{merchant: c.MerchantID, currency: c.Currency}
 	if p, posts := e.(poster); posts && !c.Voids(e) {
 		p.post(&book, c)
 	}

@@ -90,7 +90,7 @@ func (c Charge) Refundable() int64 {
 	if c.StepStatus(Payment) != StepDone {
 		return 0
 	}
-	return max(0, c.Amount.Amount-c.sumOfRefunds(RefundStatusSucceeded, RefundStatusPending))
+	return max(0, c.Amount-c.sumOfRefunds(RefundStatusSucceeded, RefundStatusPending))
 }
 
 // pendingRefund returns a refund without outcome that an object of the provider may end: an
@@ -125,7 +125,7 @@ func (c *Charge) endRefund(id string, status RefundStatus, object string) {
 	switch c.AmountRefunded() {
 	case 0:
 		c.Status = Succeeded
-	case c.Amount.Amount:
+	case c.Amount:
 		c.Status = Refunded
 	default:
 		c.Status = PartiallyRefunded
@@ -154,10 +154,23 @@ func (e RefundRequested) apply(c *Charge) {
 	})
 }
 
-func (e RefundRequested) allowedIn(c Charge) bool {
+func (e RefundRequested) allowedIn(c Charge) bool { return e.refusal(c) == nil }
+
+// refusal is why the charge does not allow the request.
+func (e RefundRequested) refusal(c Charge) error {
 	_, requested := c.Refund(e.RefundID)
-	return !requested && e.RefundID != "" && len(c.Refunds) < MaxRefunds &&
-		c.Terminal() && e.Amount >= MinAmount && e.Amount <= c.Refundable()
+	left := c.Refundable()
+	switch {
+	case !c.captured():
+		return fmt.Errorf("refund a charge that is %s: %w", c.Status, ErrNotCaptured)
+	case len(c.Refunds) >= MaxRefunds:
+		return fmt.Errorf("refund number %d: %w", len(c.Refunds)+1, ErrTooManyRefunds)
+	case left == 0 || e.Amount > left:
+		return fmt.Errorf("refund %d of %d left: %w", e.Amount, left, ErrExceedsCaptured)
+	case requested || e.RefundID == "" || e.Amount < MinAmount:
+		return fmt.Errorf("refund %q of %d: %w", e.RefundID, e.Amount, ErrInvalid)
+	}
+	return nil
 }
 
 func (e RefundRequested) post(b *chart, _ Charge) {
@@ -226,8 +239,8 @@ func (e RefundObserved) apply(c *Charge) {
 
 func (e RefundObserved) allowedIn(c Charge) bool {
 	_, known := c.Refund(e.RefundID)
-	return !known && e.RefundID != "" && !c.endedBy(e.ProviderRefund) && c.Terminal() && c.StepStatus(Payment) == StepDone &&
-		e.Amount >= MinAmount && e.Amount <= c.Amount.Amount-c.AmountRefunded()
+	return !known && e.RefundID != "" && !c.endedBy(e.ProviderRefund) && c.captured() &&
+		e.Amount >= MinAmount && e.Amount <= c.Amount-c.AmountRefunded()
 }
 
 func (e RefundObserved) post(b *chart, _ Charge) {
@@ -287,19 +300,11 @@ func (c Charge) RequestRefund(r RefundRequested) ([]Event, error) {
 	if _, requested := c.Refund(r.RefundID); requested {
 		return nil, nil
 	}
-	left := c.Refundable()
 	if r.Amount == 0 {
-		r.Amount = left
+		r.Amount = c.Refundable()
 	}
-	switch {
-	case c.StepStatus(Payment) != StepDone:
-		return nil, fmt.Errorf("refund a charge that is %s: %w", c.Status, ErrNotCaptured)
-	case len(c.Refunds) >= MaxRefunds:
-		return nil, fmt.Errorf("refund number %d: %w", len(c.Refunds)+1, ErrTooManyRefunds)
-	case left == 0 || r.Amount > left:
-		return nil, fmt.Errorf("refund %d of %d left: %w", r.Amount, left, ErrExceedsCaptured)
-	case !r.allowedIn(c):
-		return nil, fmt.Errorf("refund %q of %d: %w", r.RefundID, r.Amount, ErrInvalid)
+	if err := r.refusal(c); err != nil {
+		return nil, err
 	}
 	return []Event{r}, nil
 }
@@ -326,24 +331,12 @@ func (c Charge) ObserveRefund(reference, object string, given Money) ([]Event, e
 	switch {
 	case c.endedBy(object):
 		return nil, nil
-	case given.Currency != c.Amount.Currency:
+	case given.Currency != c.Currency:
 		return nil, fmt.Errorf("%d %s given back: %w", given.Amount, given.Currency, ErrMismatch)
 	}
 	return []Event{RefundObserved{
-		RefundID: cmp.Or(reference, object), Provider: Provider, ProviderRefund: object, Amount: given.Amount, Notify: c.notifies(),
+		RefundID: cmp.Or(reference, object), Provider: Provider, ProviderRefund: object, Amount: given.Amount, Notify: c.Notify,
 	}}, nil
-}
-
-// RefundEndedBy returns the id of the refund that was requested here and whose outcome an event is; "" for
-// every other event.
-func RefundEndedBy(e Event) string {
-	switch e := e.(type) {
-	case RefundSucceeded:
-		return e.RefundID
-	case RefundFailed:
-		return e.RefundID
-	}
-	return ""
 }
 
 // OrderingKey returns the key of the message that announces a request: the refund of a request for one, and

@@ -129,11 +129,11 @@ func opened(e domain.ChargeRequested) domain.ChargeRequested {
 }
 
 func charge() domain.ChargeRequested {
-	return opened(domain.ChargeRequested{
-		MerchantID: "acme", OrderID: "order 1", Amount: 1000, Currency: "EUR", Fee: 30, Reference: "ref_1",
+	return opened(domain.ChargeRequested{Terms: domain.Terms{
+		MerchantID: "acme", OrderID: "order 1", Money: domain.Money{Amount: 1000, Currency: "EUR"}, Fee: 30, Reference: "ref_1",
 		PaymentMethod: "pm_card_visa", Items: []domain.Item{{SKU: "mug", Quantity: 2}},
 		Description: "a mug", Metadata: map[string]string{"basket": "7"}, Notify: true,
-	})
+	}})
 }
 
 // with returns a changed copy of an event or a command.

@@ -59,12 +59,12 @@ func eventsOf(list []Step) []EventType {
 }
 
 func stepNamed(name string) (s Step, found bool) {
-	all := slices.Concat(steps, subscribers)
-	i := slices.IndexFunc(all, func(s Step) bool { return s.Name == name })
-	if i < 0 {
-		return Step{}, false
+	for _, s := range slices.Concat(steps, subscribers) {
+		if s.Name == name {
+			return s, true
+		}
 	}
-	return all[i], true
+	return Step{}, false
 }
 
 // StepStatus is the progress of one step.
@@ -150,7 +150,7 @@ func (c Charge) toCompensate() []Step {
 // backwards, after a step failed, or for a cancellation before there was anything to pay.
 func (c Charge) mayRelease(name string) bool {
 	held := c.toCompensate()
-	return len(held) > 0 && held[0].Name == name && (c.stepFailed() || !c.Started() && (c.CancelRequested || len(c.Deadlines()) > 0))
+	return len(held) > 0 && held[0].Name == name && (c.stepFailed() || !c.Started() && len(c.Deadlines()) > 0)
 }
 
 // fail returns the events that end a charge without money taken: own names the step that

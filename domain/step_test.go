@@ -16,7 +16,7 @@ import (
 // program later changes no charge that was accepted before.
 func TestChargeRequested_freezesItsSteps(t *testing.T) {
 	t.Parallel()
-	request := domain.ChargeRequested{MerchantID: "acme", Amount: 1000, Notify: true, Items: charge().Items}
+	request := domain.ChargeRequested{Terms: domain.Terms{MerchantID: "acme", Money: domain.Money{Amount: 1000}, Notify: true, Items: charge().Items}}
 	bare := request
 	bare.Items, bare.Notify = nil, false
 	all := []string{"inventory", "payment", "notification"}

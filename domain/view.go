@@ -39,18 +39,9 @@ func (c Charge) View(createdAt time.Time) View {
 		next = &NextAction{Type: "redirect_to_url", URL: c.Action.URL}
 	}
 	return View{
-		ID:             c.ID,
-		OrderID:        c.OrderID,
-		Amount:         c.Amount.Amount,
-		AmountRefunded: c.AmountRefunded(),
-		Currency:       c.Amount.Currency,
-		Status:         c.Status,
-		Steps:          slices.Clone(c.Steps),
-		NextAction:     next,
-		Failure:        c.Failure,
-		Metadata:       metadata,
-		CreatedAt:      createdAt.UTC(),
-		ExpiresAt:      c.ExpiresAt,
+		ID: c.ID, OrderID: c.OrderID, Amount: c.Amount, AmountRefunded: c.AmountRefunded(), Currency: c.Currency,
+		Status: c.Status, Steps: slices.Clone(c.Steps), NextAction: next, Failure: c.Failure,
+		Metadata: metadata, CreatedAt: createdAt.UTC(), ExpiresAt: c.ExpiresAt,
 	}
 }
 
@@ -65,7 +56,7 @@ type RefundView struct {
 
 // RefundView shows a refund of the charge.
 func (c Charge) RefundView(r Refund) RefundView {
-	return RefundView{ID: r.ID, ChargeID: c.ID, Amount: r.Amount, Currency: c.Amount.Currency, Status: r.Status}
+	return RefundView{ID: r.ID, ChargeID: c.ID, Amount: r.Amount, Currency: c.Currency, Status: r.Status}
 }
 
 // DisputeView is a dispute as merchants see it: the data of its webhooks.
@@ -84,6 +75,6 @@ type DisputeView struct {
 func (c Charge) DisputeView(d Dispute) DisputeView {
 	return DisputeView{
 		ID: d.ID, ChargeID: c.ID, Amount: d.Amount, Withdrawn: d.Withdrawn, Reinstated: d.Reinstated,
-		Currency: c.Amount.Currency, Status: d.Status, Reason: d.Reason,
+		Currency: c.Currency, Status: d.Status, Reason: d.Reason,
 	}
 }

@@ -128,7 +128,13 @@ const TypeRefundEnded = "refund.ended"
 // wakeRefund queues a message behind that of a refund whose outcome another delivery records: it is
 // due then, and does not wait for its next read of the provider's list.
 func (r *deliveryRun) wakeRefund(b *pgx.Batch, s ledger.Stream, e ledger.StoredEvent) {
-	refund := domain.RefundEndedBy(e.Event)
+	var refund string
+	switch ended := e.Event.(type) {
+	case domain.RefundSucceeded:
+		refund = ended.RefundID
+	case domain.RefundFailed:
+		refund = ended.RefundID
+	}
 	if refund == "" || refund == r.delivery.OrderingKey {
 		return
 	}

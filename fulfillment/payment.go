@@ -75,7 +75,7 @@ func (p *payment) start(ctx context.Context, s ledger.Stream) ([]domain.Event, e
 	c := s.Charge
 	if p.intent == nil {
 		intent, err := p.provider.CreateIntent(ctx, c.CreationKey(), stripe.CreateParams{
-			Reference: c.Reference, ChargeID: c.ID, Amount: c.Amount.Amount, Currency: string(c.Amount.Currency),
+			Reference: c.Reference, ChargeID: c.ID, Amount: c.Amount, Currency: string(c.Currency),
 			PaymentMethod: c.PaymentMethod, Customer: c.Customer, Description: c.Description, Redirects: c.ReturnURL != "",
 		})
 		declined, _ := errors.AsType[*stripe.DeclinedError](err)

@@ -127,7 +127,7 @@ func isFailed(r stripe.Refund) bool {
 func (r *refunds) send(ctx context.Context, s ledger.Stream, refund domain.Refund) ([]domain.Event, error) {
 	sent, err := r.provider.CreateRefund(ctx, refund.ProviderKey(), stripe.RefundParams{
 		Reference: refund.ID, PaymentIntent: s.Charge.PaymentIntent,
-		Amount: refund.Amount, Currency: string(s.Charge.Amount.Currency),
+		Amount: refund.Amount, Currency: string(s.Charge.Currency),
 	})
 	if err == nil {
 		r.seen = append(r.seen, sent)
@@ -176,7 +176,7 @@ func (r *refunds) record(s ledger.Stream, refund domain.Refund, found stripe.Ref
 // that was made outside goes by the provider's id.
 func mismatch(c domain.Charge, refund domain.Refund, found stripe.Refund) error {
 	if cmp.Or(found.Reference, found.ID) == refund.ID && found.PaymentIntent == c.PaymentIntent &&
-		found.Amount == refund.Amount && found.Currency == string(c.Amount.Currency) {
+		found.Amount == refund.Amount && found.Currency == string(c.Currency) {
 		return nil
 	}
 	return fmt.Errorf("%s gives %d %s of %s back for %q: %w",

@@ -240,7 +240,7 @@ func TestForgedRequest(t *testing.T) {
 		"a refund of more than was captured":                {"captured", huge, "", ""},
 		"a refund of a captured charge that cannot be read": {"captured", domain.Unreadable{Name: "refund.requested.v1"}, "", ""},
 		"a cancellation after the outcome":                  {"captured", domain.ChargeCancelRequested{}, "", ""},
-		"a second first event":                              {"captured", domain.ChargeRequested{MerchantID: "acme", Amount: 1, Currency: "EUR"}, "", ""},
+		"a second first event":                              {"captured", domain.ChargeRequested{Terms: domain.Terms{MerchantID: "acme", Money: domain.Money{Amount: 1, Currency: "EUR"}}}, "", ""},
 		"a second cancellation":                             {"canceling accepted", domain.ChargeCancelRequested{}, "", "charge.failed(canceled)"},
 	} {
 		m := newScripted(t, test.after)

@@ -123,7 +123,7 @@ func (s *script) intent(call, id string) (stripe.Intent, error) {
 	if id != "pi_1" {
 		call += "(" + id + ")"
 	}
-	amount := s.stream().Charge.Amount.Amount // a rival may lose the stream
+	amount := s.stream().Charge.Amount // a rival may lose the stream
 	state, changes, err := s.next(call)
 	if err != nil {
 		return stripe.Intent{}, err
@@ -139,7 +139,7 @@ func (s *script) intent(call, id string) (stripe.Intent, error) {
 func (s *script) CreateIntent(_ context.Context, key string, p stripe.CreateParams) (stripe.Intent, error) {
 	c := s.stream().Charge
 	s.same(stripe.CreateParams{
-		Reference: "ref_ch_1", ChargeID: "ch_1", Amount: c.Amount.Amount, Currency: "EUR", PaymentMethod: "pm_card_visa",
+		Reference: "ref_ch_1", ChargeID: "ch_1", Amount: c.Amount, Currency: "EUR", PaymentMethod: "pm_card_visa",
 		Customer: c.Customer, Redirects: c.ReturnURL != "",
 	}, p)
 	return s.intent("create/"+strings.TrimPrefix(key, "ref_ch_1-"), "pi_1")
@@ -235,11 +235,11 @@ func (s *script) same(want, got any) {
 
 // order is the first event of a charge over two tshirts and a mug.
 func order() domain.ChargeRequested {
-	return domain.ChargeRequested{
-		MerchantID: "acme", OrderID: "order 1", Amount: 1999, Currency: "EUR", Fee: 90, PaymentMethod: "pm_card_visa", Reference: "ref_ch_1",
+	return domain.ChargeRequested{Terms: domain.Terms{
+		MerchantID: "acme", OrderID: "order 1", Money: domain.Money{Amount: 1999, Currency: "EUR"}, Fee: 90, PaymentMethod: "pm_card_visa", Reference: "ref_ch_1",
 		Items:    []domain.Item{{SKU: "tshirt", Quantity: 2}, {SKU: "mug", Quantity: 1}},
 		Metadata: map[string]string{"basket": "7"}, Notify: true,
-	}
+	}}
 }
 
 // bare is an order without items.

@@ -127,7 +127,7 @@ func (m *machine) cancel(t *rapid.T) {
 func (m *machine) refund(t *rapid.T) {
 	c := m.stream.Charge
 	events, err := c.RequestRefund(domain.RefundRequested{
-		RefundID: fmt.Sprint("re_", len(c.Refunds)), Notify: true, Amount: rapid.Int64Range(1, 1+c.Amount.Amount/2).Draw(t, "amount"),
+		RefundID: fmt.Sprint("re_", len(c.Refunds)), Notify: true, Amount: rapid.Int64Range(1, 1+c.Amount/2).Draw(t, "amount"),
 	})
 	m.request(t, events, err)
 }

@@ -34,7 +34,7 @@ func TestProcessingWait_doublesItsReads(t *testing.T) {
 			began.RecordedAt = time.Time{}
 		}
 		if test.expires > 0 {
-			s.Charge = domain.Charge{ExpiresAt: nine.Add(test.expires), Action: &domain.PaymentActionRequired{ExpiresAt: nine.Add(test.acts)}}
+			s.Charge = domain.Charge{Terms: domain.Terms{ExpiresAt: nine.Add(test.expires)}, Action: &domain.PaymentActionRequired{ExpiresAt: nine.Add(test.acts)}}
 		}
 		wait, ok := errors.AsType[*inbox.WaitError](fulfillment.ProcessingWait(nine.Add(test.age), s, began, nil))
 		if !ok || !wait.NoDeadline || wait.AtLeast < test.least || wait.AtLeast > test.most || wait.AtLeast > inbox.LongestWait {

@@ -111,11 +111,11 @@ func (c Charge) request(a Account) (domain.ChargeRequested, error) {
 		expires = at.UTC().Truncate(time.Millisecond)
 	}
 	fees := domain.FeeSchedule{BasisPoints: a.FeeBasisPoints, Fixed: a.FeeFixed[c.Currency]}
-	return domain.ChargeRequested{
-		MerchantID: a.MerchantID, OrderID: c.OrderID, Amount: c.Amount, Currency: domain.Currency(c.Currency), Fee: fees.Of(c.Amount),
+	return domain.ChargeRequested{Terms: domain.Terms{
+		MerchantID: a.MerchantID, OrderID: c.OrderID, Money: domain.Money{Amount: c.Amount, Currency: domain.Currency(c.Currency)}, Fee: fees.Of(c.Amount),
 		PaymentMethod: c.PaymentMethod, Customer: c.Customer, Items: c.Items, Description: c.Description, Metadata: c.Metadata, Notify: a.Notify,
 		ReturnURL: *cmp.Or(c.ReturnURL, new(string)), ExpiresAt: expires, OneChargePerOrder: a.OneChargePerOrder,
-	}, nil
+	}}, nil
 }
 
 // CancelCharge accepts a request to cancel a charge and answers the charge as it is.

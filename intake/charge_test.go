@@ -56,12 +56,12 @@ select count(distinct xid)
 		var view domain.View
 		testdb.Must(t, json.Unmarshal(got.Body, &view))
 		testrun.Same(t, "the answer, beside the stream", s.View(), view)
-		want := domain.ChargeRequested{
-			MerchantID: "acme", OrderID: "order 1", Amount: 1000, Currency: "EUR", Fee: 30, PaymentMethod: "pm_card_visa", Customer: "cus_ada",
+		want := domain.ChargeRequested{Terms: domain.Terms{
+			MerchantID: "acme", OrderID: "order 1", Money: domain.Money{Amount: 1000, Currency: "EUR"}, Fee: 30, PaymentMethod: "pm_card_visa", Customer: "cus_ada",
 			Items: []domain.Item{{SKU: "mug", Quantity: 2}}, Description: "two mugs",
-			Metadata: map[string]string{"basket": "7"}, Notify: true, Steps: []string{"inventory", "payment", "notification"},
+			Metadata: map[string]string{"basket": "7"}, Notify: true,
 			Reference: "ref_822b33ad87c148a04cd6187403f4a754907a8a1dd02ffe01", // the same for ever: the provider knows it
-		}
+		}, Steps: []string{"inventory", "payment", "notification"}}
 		testrun.Same(t, "event", domain.Event(want), s.Head().Event)
 		if at := s.Head().OccurredAt; at.Before(before) || at.After(time.Now().Add(time.Minute)) {
 			t.Errorf("it occurred at %v", at)

@@ -36,7 +36,7 @@ func (in *Intake) RequestRefund(ctx context.Context, account Account, r Request,
 		if err != nil {
 			return idempotency.Answer{}, err
 		}
-		if increment := stream.Charge.Amount.Currency.Increment(); request.Amount%increment != 0 {
+		if increment := stream.Charge.Currency.Increment(); request.Amount%increment != 0 {
 			return idempotency.Answer{}, fmt.Errorf("refund %d of %s, not a multiple of %d: %w", request.Amount, chargeID, increment, ErrIncrement)
 		}
 		events, refused := stream.Charge.RequestRefund(request)

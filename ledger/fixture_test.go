@@ -21,11 +21,10 @@ func TestMain(m *testing.M) { testrun.Main(m) }
 
 // requested is the first event of a charge of 1000 EUR.
 func requested(merchant string) domain.ChargeRequested {
-	return domain.ChargeRequested{
-		MerchantID: merchant, OrderID: "order 1", Amount: 1000, Currency: "EUR", Fee: 30,
+	return domain.ChargeRequested{Terms: domain.Terms{
+		MerchantID: merchant, OrderID: "order 1", Money: domain.Money{Amount: 1000, Currency: "EUR"}, Fee: 30,
 		PaymentMethod: "pm_card_visa", Metadata: map[string]string{"basket": "7"}, Notify: true,
-		Steps: append(domain.Steps(), domain.Notification), Skipped: []string{domain.Inventory},
-	}
+	}, Steps: append(domain.Steps(), domain.Notification), Skipped: []string{domain.Inventory}}
 }
 
 // paid returns the events of a charge of 1000 EUR without items that succeeds.

@@ -9,10 +9,10 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// nextPage reads the next events of the follower $1, $2 at most, and holds the follower's row until
-// the transaction ends. It stays below the oldest open transaction, so no event will appear between
-// those that it reads. It reads nothing where nothing is new, while another session holds the row,
-// and before the repair of a restored dump.
+// nextPage reads the next events of the follower $1, $2 at most, moves the follower behind them, and
+// holds its row until the transaction ends. It stays below the oldest open transaction, so no event will
+// appear between those that it reads. It reads nothing where nothing is new, while another session holds
+// the row, and before the repair of a restored dump.
 //
 // A session that waits for no lock sees the newest row of the follower and an older state of the
 // ledger: it may read too few events, never one twice.
@@ -40,27 +40,14 @@ with follower as materialized (
      and e.txid < ledger_order(pg_snapshot_xmin(pg_current_snapshot()))
    order by e.txid, e.position
    limit $2
+), moved as (
+  update followers f
+     set txid     = last.txid,
+         position = last.position,
+         highest  = greatest(f.highest, (select max(position) from page))
+    from (select txid, position from page order by txid desc, position desc limit 1) last
+   where f.name = $1
 )`
-
-// lastOfPage and moveFollower move the follower behind its page.
-const (
-	lastOfPage = `, last as (
-  select txid,
-         position
-    from page
-   order by txid desc, position desc
-   limit 1
-)`
-
-	moveFollower = `
--- ledger.moveFollower
-update followers f
-   set txid     = last.txid,
-       position = last.position,
-       highest  = greatest(f.highest, (select max(position) from page))
-  from last
- where f.name = $1`
-)
 
 // Followed is an event as a follower reads it.
 type Followed struct {
@@ -70,7 +57,7 @@ type Followed struct {
 	Version  int
 }
 
-const selectPage = nextPage + lastOfPage + `, moved as (` + moveFollower + `)
+const selectPage = nextPage + `
 select txid,
        position,
        stream_id,

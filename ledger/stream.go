@@ -28,11 +28,11 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -97,28 +97,29 @@ func folded(id string, recorded []StoredEvent) Stream {
 }
 
 // Load reads and folds a stream. ErrNotFound if it has no event.
-func Load(ctx context.Context, q postgres.Querier, id string) (Stream, error) {
-	stored, err := readStreams(ctx, q, []string{id})
-	return loaded(id, slices.Concat(stored...), err)
+func Load(ctx context.Context, q postgres.Querier, id string) (s Stream, err error) {
+	failed := Each(ctx, q, []string{id}, func(found Stream, unreadable error) bool {
+		s, err = found, unreadable
+		return true
+	})
+	return s, cmp.Or(failed, err)
 }
 
 // NewLoader returns a function that loads streams as Load does. Calls that come at the same moment
 // share a statement, see postgres.Reads; so many are in flight at most.
 func NewLoader(q postgres.Querier, most int) func(ctx context.Context, id string) (Stream, error) {
-	reads := postgres.NewReads(most, func(ctx context.Context, ids []string) ([][]StoredEvent, error) {
-		return readStreams(ctx, q, ids)
+	type read struct {
+		Stream
+		unreadable error
+	}
+	reads := postgres.NewReads(most, func(ctx context.Context, ids []string) (all []read, err error) {
+		err = Each(ctx, q, ids, func(s Stream, unreadable error) bool { all = append(all, read{s, unreadable}); return true })
+		return all, err
 	})
 	return func(ctx context.Context, id string) (Stream, error) {
-		stored, err := reads.Lookup(ctx, id)
-		return loaded(id, stored, err)
+		found, err := reads.Lookup(ctx, id)
+		return found.Stream, cmp.Or(err, found.unreadable)
 	}
-}
-
-func loaded(id string, stored []StoredEvent, err error) (Stream, error) {
-	if err != nil {
-		return Stream{}, fmt.Errorf("load stream %s: %w", id, err)
-	}
-	return decode(id, stored)
 }
 
 const selectHolder = `
@@ -199,7 +200,7 @@ const maxBytes = 16 << 20
 var errLong = fmt.Errorf("the events have more than %d bytes", maxBytes)
 
 // readStreams reads all events of each stream: errLong if they are too many to hold.
-func readStreams(ctx context.Context, q postgres.Querier, ids []string) ([][]StoredEvent, error) {
+func readStreams(ctx context.Context, q postgres.Querier, ids []string) (map[string][]StoredEvent, error) {
 	rows, _ := q.Query(ctx, selectStreams, ids) // ForEachRow returns its error
 	var stream string
 	var e StoredEvent
@@ -212,14 +213,7 @@ func readStreams(ctx context.Context, q postgres.Querier, ids []string) ([][]Sto
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	streams := make([][]StoredEvent, len(ids))
-	for i, id := range ids {
-		streams[i] = found[id]
-	}
-	return streams, nil
+	return found, err
 }
 
 // Each reads and folds streams and calls visit with each of them, in the order of ids, until visit returns
@@ -229,20 +223,18 @@ func readStreams(ctx context.Context, q postgres.Querier, ids []string) ([][]Sto
 func Each(ctx context.Context, q postgres.Querier, ids []string, visit func(s Stream, unreadable error) bool) error {
 	for n := len(ids); len(ids) > 0; n = min(n, len(ids)) {
 		stored, err := readStreams(ctx, q, ids[:n])
-		long := errors.Is(err, errLong)
-		switch {
+		switch long := errors.Is(err, errLong); {
 		case long && n > 1:
 			n = max(1, n/4)
 			continue
-		case err != nil && !long:
-			return err
+		case long:
+			stored = nil
+		case err != nil:
+			return fmt.Errorf("load %d streams, such as %s: %w", n, ids[0], err)
 		}
-		for i, id := range ids[:n] {
-			s, unreadable := New(id), err
-			if !long {
-				s, unreadable = decode(id, stored[i])
-			}
-			if !visit(s, unreadable) {
+		for _, id := range ids[:n] {
+			s, unreadable := decode(id, stored[id])
+			if !visit(s, cmp.Or(err, unreadable)) {
 				return nil
 			}
 		}
@@ -253,11 +245,10 @@ func Each(ctx context.Context, q postgres.Querier, ids []string, visit func(s St
 
 // decode makes a stream of its stored events, of those before the first that cannot be read.
 // ErrNotFound if there is none.
-func decode(id string, stored []StoredEvent) (s Stream, err error) {
-	if len(stored) == 0 {
+func decode(id string, events []StoredEvent) (s Stream, err error) {
+	if len(events) == 0 {
 		return New(id), fmt.Errorf("load stream %s: %w", id, ErrNotFound)
 	}
-	events := slices.Clone(stored) // calls that share a statement have the same
 	for i, e := range events {
 		if events[i].Event, err = domain.Decode(e.Type, e.Data); err != nil {
 			events, err = events[:i], fmt.Errorf("load stream %s at version %d: %w", id, e.Version, err)

@@ -208,9 +208,10 @@ func (h hostile) settings(t *testing.T) {
 func TestHostileAPI_insertsWhatARequestCauses(t *testing.T) {
 	t.Parallel()
 	h := newHostile(t)
-	testdb.Exec(t, h.owner.Pool(), history)
+	testdb.Exec(t, h.owner.Pool(), read(t, "hostile.sql"), pgx.QueryExecModeSimpleProtocol)
 	testdb.Exec(t, h, compressThem)
-	all := inserts()
+	all, rows := inserts(t)
+	before := map[string]string{"held_orders": rows["alone"].insert("ledger_events")} // what a request inserts before
 	for _, table := range testdb.All[string](t, h.owner, `
 select relname::text
   from pg_class

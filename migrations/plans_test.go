@@ -64,12 +64,31 @@ update pg_class
    and relnamespace = 'public'::regnamespace`
 )
 
-// lookup is a statement that must cost what it looks for, however large the tables are.
+// lookup is a statement that must cost what it looks for, however large the tables are: an entry of
+// testdata/lookups.txt.
 type lookup struct {
-	in, words string // its package, and words that the shortest such statement has
-	args      string // of a call; where empty, a value of each parameter's type
-	api       bool   // the api runs it too, behind policies
-	ways      string // into large tables: indexes, each with the columns that it is entered by
+	in, words, args, ways string
+	api                   bool
+}
+
+func lookups(t *testing.T) (all []lookup) {
+	t.Helper()
+	for line := range strings.Lines(read(t, "lookups.txt")) {
+		line = strings.TrimSuffix(line, "\n")
+		below, indented := strings.CutPrefix(line, "  ")
+		switch {
+		case line == "", line[0] == '#':
+		case !indented:
+			in, words, _ := strings.Cut(line, ": ")
+			in, api := strings.CutSuffix(in, " api")
+			all = append(all, lookup{in: in, api: api, words: strings.ReplaceAll(words, `\n`, "\n")})
+		case below[0] == '(':
+			all[len(all)-1].args = below[1 : len(below)-1]
+		default:
+			all[len(all)-1].ways = below
+		}
+	}
+	return all
 }
 
 // small are tables that may be read whole.
@@ -89,7 +108,7 @@ func TestPlans_doNotDependOnStatistics(t *testing.T) {
 				testdb.Exec(t, db.Pool(), sql, pgx.QueryExecModeSimpleProtocol)
 			}
 			api := testdb.As(t, db, postgres.RoleAPI)
-			for _, l := range lookups() {
+			for _, l := range lookups(t) {
 				sql := l.find(t, all)
 				for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
 					plan := l.plan(t, db, mode, sql)
@@ -116,7 +135,7 @@ func TestPlans_doNotDependOnStatistics(t *testing.T) {
 func TestPlans_coverTheInboxAndTheOutbox(t *testing.T) {
 	t.Parallel()
 	all, covered := statements(t), map[string]bool{}
-	for _, l := range lookups() {
+	for _, l := range lookups(t) {
 		covered[l.find(t, all)] = true
 	}
 	reading := regexp.MustCompile(`\b(from|update) (inbox|outbox)`)

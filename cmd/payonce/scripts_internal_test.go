@@ -156,10 +156,10 @@ func (s *script) charge(_ *testscript.TestScript, args []string) (bool, error) {
 		}
 	}
 	events := []domain.Event{
-		domain.ChargeRequested{
-			MerchantID: "acme", OrderID: "order of " + id + "\x1b[2J", Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa",
-			Notify: true, Steps: []string{domain.Payment, domain.Notification},
-		},
+		domain.ChargeRequested{Terms: domain.Terms{
+			MerchantID: "acme", OrderID: "order of " + id + "\x1b[2J", Money: domain.Money{Amount: 1000, Currency: "USD"}, PaymentMethod: "pm_card_visa",
+			Notify: true,
+		}, Steps: []string{domain.Payment, domain.Notification}},
 		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: intent},
 	}
 	if args[1] != "begun" {

@@ -66,10 +66,9 @@ func TestRun_passesForgedRows(t *testing.T) {
 		testdb.Exec(t, db.Pool(), `begin; set local role `+role+`; set local payonce.merchant = 'acme'; `+rows+`; commit`, pgx.QueryExecModeSimpleProtocol)
 	}
 	b := &pgx.Batch{}
-	s, err := ledger.Append(b, ledger.New("ch_good"), ledger.Cause{CausationID: "1"}, domain.ChargeRequested{
-		MerchantID: "acme", OrderID: "17", Amount: 1000, Currency: "EUR", PaymentMethod: "pm_card_visa", Items: []domain.Item{{SKU: "sold out", Quantity: 1}},
-		Steps: domain.Steps(),
-	})
+	s, err := ledger.Append(b, ledger.New("ch_good"), ledger.Cause{CausationID: "1"}, domain.ChargeRequested{Terms: domain.Terms{
+		MerchantID: "acme", OrderID: "17", Money: domain.Money{Amount: 1000, Currency: "EUR"}, PaymentMethod: "pm_card_visa", Items: []domain.Item{{SKU: "sold out", Quantity: 1}},
+	}, Steps: domain.Steps()})
 	testdb.Must(t, err)
 	payload := s.EncodeEnvelope(s.Head())
 	testdb.Must(t, outbox.Append(b, outbox.Message{Topic: domain.Topic, ID: s.Head().ID.String(), Type: s.Head().Type, OrderingKey: s.ID, Payload: payload}))

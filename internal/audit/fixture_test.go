@@ -284,7 +284,7 @@ func (f *fixture) pay(name string) {
 	f.t.Helper()
 	f.reserve(name)
 	f.decide(name, recorded(domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + name}))
-	f.decide(name, func(c domain.Charge) []domain.Event { return c.Capture("pi_"+name, c.Amount) })
+	f.decide(name, func(c domain.Charge) []domain.Event { return c.Capture("pi_"+name, c.Money) })
 }
 
 // notify delivers the webhook of the charge's outcome.

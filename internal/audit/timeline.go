@@ -233,7 +233,7 @@ func (t *Timeline) readEvents(ctx context.Context, q postgres.Querier, ids []str
 			charge = domain.Fold(charge, e.Event)
 		}
 		c := TimelineCharge{
-			ID: s.ID, MerchantID: charge.MerchantID, OrderID: charge.OrderID, Amount: charge.Amount.Amount, Currency: string(charge.Amount.Currency),
+			ID: s.ID, MerchantID: charge.MerchantID, OrderID: charge.OrderID, Amount: charge.Amount, Currency: string(charge.Currency),
 			Status: charge.Status, PaymentIntent: charge.PaymentIntent, Version: entries[len(entries)-1].Version, Steps: charge.Steps,
 		}
 		if unreadable != nil {

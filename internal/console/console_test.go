@@ -25,7 +25,7 @@ const (
 )
 
 func requested() domain.ChargeRequested {
-	return domain.ChargeRequested{MerchantID: "acme", OrderID: "order-1", Amount: 12345, Currency: "EUR", PaymentMethod: "pm_card_visa", Steps: []string{domain.Inventory, domain.Payment, domain.Notification}, Skipped: []string{domain.Inventory, domain.Notification}}
+	return domain.ChargeRequested{Terms: domain.Terms{MerchantID: "acme", OrderID: "order-1", Money: domain.Money{Amount: 12345, Currency: "EUR"}, PaymentMethod: "pm_card_visa"}, Steps: []string{domain.Inventory, domain.Payment, domain.Notification}, Skipped: []string{domain.Inventory, domain.Notification}}
 }
 
 // dead stores a dead letter of a charge, with one message behind it.

@@ -57,7 +57,7 @@ func TestPreferWait_onACharge(t *testing.T) {
 	w.happen(t, pending, happens(domain.PaymentActionRequired{URL: "https://bank.example", ExpiresAt: time.Now().Add(time.Hour)}))
 	is(<-first, "requires_action", "wait=10")
 	second := w.sendAll(t, patient(pending))
-	w.happen(t, pending, func(c domain.Charge) []domain.Event { return c.Capture(intent, c.Amount) })
+	w.happen(t, pending, func(c domain.Charge) []domain.Event { return c.Capture(intent, c.Money) })
 	is(<-second, "succeeded", "wait=10")
 
 	pending = w.accept(t, "gone", body()).header.Get("Location")

@@ -243,7 +243,7 @@ func paid(intent string) decision {
 	return func(c domain.Charge) []domain.Event {
 		return []domain.Event{
 			domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: intent},
-			domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: intent, Amount: c.Amount.Amount, Currency: c.Amount.Currency, Fee: c.Fee},
+			domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: intent, Amount: c.Amount, Currency: c.Currency, Fee: c.Fee},
 			domain.ChargeSucceeded{},
 		}
 	}

@@ -36,9 +36,9 @@ func TestCommitted(t *testing.T) {
 	}{
 		"messages": {func(b *pgx.Batch) { message(b, "t", "1"); message(b, "u", "2"); message(b, "t", "3") }, []string{"t", "u"}},
 		"an event": {func(b *pgx.Batch) {
-			_, err := ledger.Append(b, ledger.New("ch_1"), ledger.Cause{CorrelationID: "a", CausationID: "a", Actor: "a"}, domain.ChargeRequested{
-				MerchantID: "acme", Amount: 1000, Currency: "EUR", Steps: []string{domain.Payment},
-			})
+			_, err := ledger.Append(b, ledger.New("ch_1"), ledger.Cause{CorrelationID: "a", CausationID: "a", Actor: "a"}, domain.ChargeRequested{Terms: domain.Terms{
+				MerchantID: "acme", Money: domain.Money{Amount: 1000, Currency: "EUR"},
+			}, Steps: []string{domain.Payment}})
 			testdb.Must(t, err)
 		}, []string{service.Ledger}},
 		"a message of the inbox":         {func(b *pgx.Batch) { inbox.Append(b, "r", inbox.Message{ID: "1"}) }, []string{"r"}},
