@@ -1,7 +1,6 @@
 package groupcommit
 
 import (
-	"cmp"
 	"context"
 	"runtime"
 	"sync"
@@ -34,7 +33,7 @@ func (c *Committer) HoldCommit() (release func()) {
 			runtime.Gosched()
 		}
 		lead := c.shared.Call
-		c.shared.nextAfter = cmp.Or(c.shared.nextAfter, time.Hour)
+		c.shared.nextAfter = time.Hour
 		c.shared.Call = func(ctx context.Context, batches []*queuedBatch) []Result[struct{}] {
 			if h, ok := holds.Load(batches[0]); ok {
 				its, _ := h.(hold)
@@ -51,10 +50,6 @@ func (c *Committer) HoldCommit() (release func()) {
 	<-h.begun
 	return func() { holds.Delete(u); close(h.end) }
 }
-
-// SetHeld bounds how long a group commit holds up the next one. It is called before
-// HoldCommit.
-func (c *Committer) SetHeld(d time.Duration) { c.shared.nextAfter = d }
 
 // WaitForLocks lets a transaction of several batches wait for a lock as long as the test
 // holds it.
