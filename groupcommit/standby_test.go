@@ -124,6 +124,9 @@ func TestCommit_thatHangsLeavesConnectionsToReads(t *testing.T) {
 				t.Errorf("%d connections: the error is %v, want an unknown outcome or ErrNotSent", test.conns, err)
 			}
 		}
+		if err := db.Commit(t.Context(), batch(1)); !errors.Is(err, groupcommit.ErrNotSent) {
+			t.Errorf("%d connections: a caller that comes later gets %v, want ErrNotSent", test.conns, err)
+		}
 		if got := s.waiting(t); got != test.want || len(sent) < got {
 			t.Errorf("%d connections: %d sessions are in commits, and %d batches were sent, want %d sessions", test.conns, got, len(sent), test.want)
 		}
