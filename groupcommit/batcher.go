@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// ErrNotReturned is the error of an item, wrapped, whose call panicked.
+// ErrNotReturned is the error of an item, wrapped, whose call panicked, or did not end before the
+// context of the item did.
 var ErrNotReturned = errors.New("the call did not return")
 
 const (
@@ -40,8 +41,7 @@ type Batcher[Q, A any] struct {
 	// Fit is how many items of the queue one call takes, at least one; all where nil.
 	Fit func(queue []Q) int
 
-	nextAfter time.Duration                 // how long a call delays the next one, at most; 50 ms where 0
-	lingers   func(items []Q) time.Duration // how long a call keeps its place after its end; not where nil
+	nextAfter time.Duration // how long a call delays the next one, at most; 50 ms where 0
 	mu        sync.Mutex
 	runs      bool // a goroutine begins calls
 	queue     []*item[Q, A]
@@ -59,9 +59,9 @@ type item[Q, A any] struct {
 	result chan Result[A] // buffered
 }
 
-// Do carries out an item and returns its result. If ctx ends, Do returns its error: an item that
-// is still queued has no effect, and the result of another one is dropped. If the call panics, Do
-// returns ErrNotReturned, and the effect is unknown.
+// Do carries out an item and returns its result. If ctx ends while the item is queued, Do returns
+// the error of ctx, and the item has no effect. If it ends later, or the call panics, Do returns
+// ErrNotReturned, and the effect is unknown.
 func (b *Batcher[Q, A]) Do(ctx context.Context, value Q) (A, error) {
 	i := &item[Q, A]{ctx: ctx, value: value, result: make(chan Result[A], 1)}
 	b.mu.Lock()
@@ -75,8 +75,10 @@ func (b *Batcher[Q, A]) Do(ctx context.Context, value Q) (A, error) {
 	select {
 	case r = <-i.result:
 	case <-ctx.Done():
-		b.withdraw(i)
 		r.Err = ctx.Err()
+		if !b.withdraw(i) {
+			r.Err = fmt.Errorf("%w: %w", ErrNotReturned, r.Err)
+		}
 	}
 	return r.Value, r.Err
 }
@@ -97,7 +99,7 @@ func (b *Batcher[Q, A]) run() {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			defer b.endCall(items)
+			defer func() { <-b.Slots }()
 			for n, r := range b.carryOut(items[0].ctx, values(items)) {
 				items[n].result <- r
 			}
@@ -107,19 +109,6 @@ func (b *Batcher[Q, A]) run() {
 		case <-time.After(cmp.Or(b.nextAfter, defaultNextAfter)):
 		}
 	}
-}
-
-// endCall gives the place of a call back, at once or when it has lingered.
-func (b *Batcher[Q, A]) endCall(items []*item[Q, A]) {
-	lingers := time.Duration(0)
-	if b.lingers != nil {
-		lingers = b.lingers(values(items))
-	}
-	if lingers > 0 {
-		time.AfterFunc(lingers, func() { <-b.Slots })
-		return
-	}
-	<-b.Slots
 }
 
 // take removes the items of the next call from the queue. If there are none, run ends.
@@ -146,11 +135,13 @@ func (b *Batcher[Q, A]) carryOut(ctx context.Context, items []Q) (results []Resu
 	return b.Call(context.WithoutCancel(ctx), items)
 }
 
-// withdraw removes an item from the queue, unless a call has taken it.
-func (b *Batcher[Q, A]) withdraw(i *item[Q, A]) {
+// withdraw removes an item from the queue, and reports false if a call has taken it.
+func (b *Batcher[Q, A]) withdraw(i *item[Q, A]) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	queued := len(b.queue)
 	b.queue = slices.DeleteFunc(b.queue, func(other *item[Q, A]) bool { return other == i })
+	return len(b.queue) < queued
 }
 
 func values[Q, A any](items []*item[Q, A]) []Q {

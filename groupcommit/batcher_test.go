@@ -101,21 +101,6 @@ func TestBatcher_startsTheNextBatchAfterItsBound(t *testing.T) {
 	})
 }
 
-// A call that lingers keeps its place for as long, and its items are answered at once.
-func TestBatcher_callThatLingers(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		c := standing(&groupcommit.Batcher[int, string]{Slots: make(chan struct{}, 1)})
-		c.SetLingers(func(items []int) time.Duration { return time.Duration(items[0]) * time.Minute })
-		close(c.letGo)
-		wantAnswers(t, c.do(t.Context(), 1), "1")
-		began := time.Now()
-		wantAnswers(t, c.do(t.Context(), 0), "0")
-		wantAnswers(t, c.do(t.Context(), 0), "0")
-		testrun.Same(t, "the wait for a place", time.Minute, time.Since(began))
-	})
-}
-
 func TestBatcher_callersCancel(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

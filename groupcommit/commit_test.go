@@ -103,6 +103,8 @@ func TestCommit(t *testing.T) {
 	})
 }
 
+// A batch is the caller's: it may be committed again as it is, also where its statements are
+// prepared on no connection any more.
 func TestCommitOfACutConnection(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -110,31 +112,33 @@ func TestCommitOfACutConnection(t *testing.T) {
 		side     failpoint.Side
 		executes int
 		want     groupcommit.Outcome
-		stored   []int
+		again    string // the constraint that refuses the same batch
 	}{
-		{"cut before the server has the batch", failpoint.Before, 2, groupcommit.Unknown, nil},
-		{"cut after the server has committed it", failpoint.After, 2, groupcommit.Unknown, []int{1, 2}},
-		{"cut before its statements are prepared", failpoint.Before, 0, groupcommit.NotCommitted, nil},
-		{"cut after its statements are prepared", failpoint.After, 0, groupcommit.NotCommitted, nil},
+		{"cut before the server has the batch", failpoint.Before, 2, groupcommit.Unknown, ""},
+		{"cut after the server has committed it", failpoint.After, 2, groupcommit.Unknown, "effects_once"},
+		{"cut before its statements are prepared", failpoint.Before, 0, groupcommit.NotCommitted, ""},
+		{"cut after its statements are prepared", failpoint.After, 0, groupcommit.NotCommitted, ""},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			direct, address := effects(t, postgres.Options{})
-			proxy := failpoint.StartCutter(t, address)
-			db := testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1})
-			proxy.Arm(test.side, test.executes)
-			err := db.Commit(t.Context(), batch(1, 2))
-			if groupcommit.OutcomeOf(err) != test.want || errors.Is(err, groupcommit.ErrUnknown) && errors.Is(err, groupcommit.ErrNotCommitted) {
-				t.Errorf("the error is %v, want outcome %d", err, test.want)
-			}
-			if proxy.Cuts() != 1 {
-				t.Fatalf("%d connections were cut, want 1", proxy.Cuts())
-			}
-			wantStored(t, direct, test.stored...)
-			if err := db.Commit(t.Context(), batch(3)); err != nil {
-				t.Errorf("the pool does not recover: %v", err)
-			}
-		})
+		for _, writes := range []*groupcommit.Statements{nil, declared()} {
+			t.Run(fmt.Sprintf("%s, declared: %v", test.name, writes != nil), func(t *testing.T) {
+				t.Parallel()
+				direct, address := effects(t, postgres.Options{})
+				proxy := failpoint.StartCutter(t, address)
+				db, b := testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1, Writes: writes}), batch(1, 2)
+				proxy.Arm(test.side, test.executes)
+				err := db.Commit(t.Context(), b)
+				if groupcommit.OutcomeOf(err) != test.want || errors.Is(err, groupcommit.ErrUnknown) && errors.Is(err, groupcommit.ErrNotCommitted) {
+					t.Errorf("the error is %v, want outcome %d", err, test.want)
+				}
+				if proxy.Cuts() != 1 {
+					t.Fatalf("%d connections were cut, want 1", proxy.Cuts())
+				}
+				if err := db.Commit(t.Context(), b); groupcommit.Constraint(err) != test.again || test.again == "" && err != nil {
+					t.Errorf("the same batch again has the error %v, want one of %q", err, test.again)
+				}
+				wantStored(t, direct, 1, 2)
+			})
+		}
 	}
 
 	t.Run("a server out of reach has not committed", func(t *testing.T) {
@@ -253,32 +257,6 @@ func commit(ctx context.Context, db *postgres.DB, b *pgx.Batch) <-chan error {
 	committed := make(chan error, 1)
 	go func() { committed <- db.Commit(ctx, b) }()
 	return committed
-}
-
-// A batch is the caller's: it may be committed again as it is, also where its statements are
-// prepared on no connection any more.
-func TestCommit_ofTheSameBatchAgainAfterACut(t *testing.T) {
-	t.Parallel()
-	for name, o := range map[string]postgres.Options{"individually": {MaxConns: 1}, "as a declared one": {MaxConns: 1, Writes: declared()}} {
-		for side, constraint := range map[failpoint.Side]string{failpoint.Before: "", failpoint.After: "effects_once"} {
-			t.Run(fmt.Sprintf("%s, %v", name, side), func(t *testing.T) {
-				t.Parallel()
-				direct, address := effects(t, postgres.Options{})
-				proxy := failpoint.StartCutter(t, address)
-				db := testdb.OpenAt(t, proxy.URL(), o)
-				proxy.Arm(side, 2)
-				b := batch(1, 2)
-				if err := db.Commit(t.Context(), b); groupcommit.OutcomeOf(err) != groupcommit.Unknown || proxy.Cuts() != 1 {
-					t.Fatalf("the error is %v after %d cuts, want an unknown outcome", err, proxy.Cuts())
-				}
-				err := db.Commit(t.Context(), b)
-				if groupcommit.Constraint(err) != constraint || constraint == "" && err != nil {
-					t.Errorf("the same batch again has the error %v, want one of %q", err, constraint)
-				}
-				wantStored(t, direct, 1, 2)
-			})
-		}
-	}
 }
 
 // What Confirm returns is about a commit that the server has acknowledged, whatever it looks like.

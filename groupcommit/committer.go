@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -61,14 +62,12 @@ const (
 // caller of Commit cannot tell the difference; the package lists what that rests on.
 //
 // A commit keeps its connection until the server answers, also after its caller has left: the
-// server would go on with the commit in a session that no bound counts. One whose caller leaves
-// while a callback reads closes its connection, and counts for another minute. A Committer has no
+// server would go on with the commit in a session that no bound counts. A Committer has no
 // goroutine while nothing is queued or in flight, and nothing to close.
 type Committer struct {
 	pool    *pgxpool.Pool
 	tracer  pgx.BatchTracer // of the pool; nil for none
 	options Options
-	slots   chan struct{} // of commits in flight
 	shared  Batcher[*queuedBatch, struct{}]
 	single  Batcher[*queuedBatch, struct{}] // of one batch each
 
@@ -87,13 +86,13 @@ func New(pool *pgxpool.Pool, o Options) *Committer {
 		o.Writes = NewStatements()
 	}
 	o.Timeout, o.LockTimeout = cmp.Or(o.Timeout, 15*time.Second), cmp.Or(o.LockTimeout, 200*time.Millisecond)
-	c := &Committer{pool: pool, options: o, slots: make(chan struct{}, max(1, pool.Config().MaxConns/2))}
+	c, slots := &Committer{pool: pool, options: o}, make(chan struct{}, max(1, pool.Config().MaxConns/2))
 	c.tracer, _ = pool.Config().ConnConfig.Tracer.(pgx.BatchTracer)
 	call := func(_ context.Context, batches []*queuedBatch) []Result[struct{}] {
-		return slices.Repeat([]Result[struct{}]{{Err: c.commitTogether(batches)}}, len(batches)) //nolint:contextcheck // it ends with none of its callers
+		return slices.Repeat([]Result[struct{}]{{Err: c.commit(batches)}}, len(batches)) //nolint:contextcheck // it ends with none of its callers
 	}
-	c.shared = Batcher[*queuedBatch, struct{}]{Call: call, Slots: c.slots, Fit: fit}
-	c.single = Batcher[*queuedBatch, struct{}]{Call: call, Slots: c.slots, Fit: func([]*queuedBatch) int { return 1 }, nextAfter: 1, lingers: lingers}
+	c.shared = Batcher[*queuedBatch, struct{}]{Call: call, Slots: slots, Fit: fit}
+	c.single = Batcher[*queuedBatch, struct{}]{Call: call, Slots: slots, Fit: func([]*queuedBatch) int { return 1 }, nextAfter: 1}
 	return c
 }
 
@@ -143,12 +142,16 @@ var (
 // statement of transaction control: a commit inside it would make half of it durable.
 //
 // The context's cancellation does not reach it: a client that hangs up must not turn a commit
-// into an unknown one. Its deadline does, and so does Options.Timeout: a batch that was not sent
-// until then never is, and the error is ErrNotSent. One that was sent goes on, and the error is
-// ErrUnknown; its callbacks are not called any more, and its arguments must not be changed.
+// into an unknown one. Its deadline does, and so does Options.Timeout: a batch that is still queued
+// then is never sent, and the error is ErrNotSent. Another one goes on, and the error is ErrUnknown;
+// its callbacks are not called any more, and its arguments must not be changed. Commit does not
+// return while a callback runs.
 func (c *Committer) Commit(ctx context.Context, b *pgx.Batch) error { return c.CommitAs(ctx, "", b) }
 
 // CommitAs is Commit for a tenant, which Options.SetTenant names first; "" for none.
+//
+// If we die here: all batches of a transaction are durable or none is, as with commits of
+// their own. Test: TestGroupCommit_reportsOutcomesThatAreTrueUnderFaults.
 func (c *Committer) CommitAs(ctx context.Context, tenant string, b *pgx.Batch) error {
 	if b.Len() == 0 {
 		return errNothingToCommit
@@ -159,99 +162,54 @@ func (c *Committer) CommitAs(ctx context.Context, tenant string, b *pgx.Batch) e
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
-	return c.commit(newQueuedBatch(ctx, tenant, b), c.options.Writes.shares(b))
-}
-
-// commit queues a batch, and commits it with the others in the queue, or individually.
-//
-// If we die here: all batches of a transaction are durable or none is, as with commits of
-// their own. Test: TestGroupCommit_reportsOutcomesThatAreTrueUnderFaults.
-func (c *Committer) commit(q *queuedBatch, shares bool) error {
-	err := errAlone
-	if shares {
-		_, err = c.shared.Do(q.ctx, q)
+	q, err := &queuedBatch{ctx: ctx, tenant: tenant, batch: *b}, errAlone
+	if c.options.Writes.shares(b) {
+		_, err = c.shared.Do(ctx, q)
 	}
 	if errors.Is(err, errAlone) {
-		q.taken.Store(false)
-		_, err = c.single.Do(q.ctx, q)
+		_, err = c.single.Do(ctx, q)
 	}
-	if errors.Is(err, ErrNotReturned) || err != nil && err == q.ctx.Err() { //nolint:errorlint // unwrapped where there is no answer
-		return q.leave(err)
-	}
-	return err
-}
-
-// abandonedTime is how long a commit whose connection was closed without an answer keeps its
-// slot: the server may go on with it.
-const abandonedTime = time.Minute
-
-// lingers is how long a batch that was sent individually keeps its slot after the end of its call.
-func lingers(batches []*queuedBatch) time.Duration {
-	if batches[0].sending.Err() != nil { // its caller left during a callback
-		return abandonedTime
-	}
-	return 0
-}
-
-// awaitAnswer goes first, so pgx waits for the server there and in no callback of a caller. The
-// server sends the results of a transaction when it has ended, unless they have more than 8 kB.
-const awaitAnswer = `-- groupcommit.awaitAnswer
-select`
-
-// sendOne sends a batch in its own transaction.
-func (c *Committer) sendOne(conn *pgxpool.Conn, q *queuedBatch) error {
-	b := &pgx.Batch{}
 	switch {
-	case q.tenant != "":
-		c.options.SetTenant(b, q.tenant)
-	case q.batch.QueuedQueries[0].Fn != nil:
-		b.Queue(awaitAnswer)
-	}
-	b.QueuedQueries = append(b.QueuedQueries, q.batch.QueuedQueries...)
-	err := c.send(q.sending, conn, b)
-	if err == nil {
-		c.committed(q)
+	case errors.Is(err, ErrNotReturned):
+		q.leave()
+		return fmt.Errorf("%w: %w", ErrUnknown, err)
+	case err != nil && err == ctx.Err(): //nolint:errorlint // unwrapped where it was still queued
+		return fmt.Errorf("%w: %w: %w", ErrNotCommitted, ErrNotSent, err)
 	}
 	return err
 }
 
-// committed reports what the batches of a commit wake.
-func (c *Committer) committed(batches ...*queuedBatch) {
-	if c.options.Committed == nil {
-		return
-	}
-	if names := c.options.Writes.wakes(batches); len(names) > 0 {
-		c.options.Committed(names)
-	}
+// queuedBatch is the batch of one caller.
+type queuedBatch struct {
+	ctx    context.Context // the caller's, with its trace and the time at which it leaves
+	tenant string          // whose rows its statements may write; "" for none
+	batch  pgx.Batch
+
+	callbacks sync.Mutex // held while one runs
+	left      bool       // none is called any more
 }
 
-// send sends a transaction, and returns when the server has answered or the connection has ended.
-func (c *Committer) send(ctx context.Context, conn *pgxpool.Conn, b *pgx.Batch) (err error) {
-	if c.inFlight.Load() == 0 {
-		c.confirm()
-	}
-	c.inFlight.Add(1)
-	defer func() {
-		if err == nil {
-			c.confirm()
-		}
-		c.inFlight.Add(-1)
-	}()
-	// A deferred constraint refuses in Close, after the last Exec.
-	if err := conn.SendBatch(ctx, b).Close(); err != nil {
-		return Classify(err)
-	}
-	if c.options.Confirm == nil {
+// leave lets no callback be called any more, after the one that runs.
+func (q *queuedBatch) leave() {
+	q.callbacks.Lock()
+	defer q.callbacks.Unlock()
+	q.left = true
+}
+
+// callback returns a callback for as long as the caller waits.
+func (q *queuedBatch) callback(fn func(pgx.BatchResults) error) func(pgx.BatchResults) error {
+	if fn == nil {
 		return nil
 	}
-	if err := c.options.Confirm(ctx, conn); err != nil {
-		return fmt.Errorf("%w: %w", ErrUnknown, err)
+	return func(results pgx.BatchResults) error {
+		q.callbacks.Lock()
+		defer q.callbacks.Unlock()
+		if q.left {
+			_, err := results.Exec()
+			return err
+		}
+		return fn(results)
 	}
-	return nil
-}
-
-func (c *Committer) confirm() {
-	c.confirmed.Store(time.Now().UnixMicro()) //nolint:forbidigo // it decides only what is reported
 }
 
 // fit is how many batches one group commit takes.
@@ -266,27 +224,38 @@ func fit(batches []*queuedBatch) int {
 	return len(batches)
 }
 
-// commitTogether commits batches in one transaction, without those whose callers have left.
-func (c *Committer) commitTogether(batches []*queuedBatch) error {
-	ctx := batches[0].ctx
-	if len(batches) > 1 { // a group commit is in the trace of none of its batches
-		bounded, cancel := context.WithTimeout(context.Background(), c.options.Timeout)
-		defer cancel()
-		ctx = bounded
-	}
-	conn, err := c.pool.Acquire(ctx)
+// commit commits batches in one transaction.
+func (c *Committer) commit(batches []*queuedBatch) error {
+	conn, err := c.pool.Acquire(batches[len(batches)-1].ctx) // the last to be queued, which waits longest
 	if err != nil {
 		return fmt.Errorf("%w: acquire a connection: %w", ErrNotCommitted, err)
 	}
 	defer conn.Release()
-	all := slices.DeleteFunc(slices.Clone(batches), func(q *queuedBatch) bool { return !q.take() })
-	switch len(all) {
-	case 0:
-		return nil // nothing receives it
-	case 1:
-		return c.sendOne(conn, all[0])
+	if len(batches) > 1 {
+		return c.sendGroup(conn, batches)
 	}
-	return c.sendGroup(conn, all)
+	return c.sendOne(conn, batches)
+}
+
+// awaitAnswer goes first, so pgx waits for the server there and in no callback of a caller. The
+// server sends the results of a transaction when it has ended, unless they have more than 8 kB.
+const awaitAnswer = `-- groupcommit.awaitAnswer
+select`
+
+// sendOne sends a batch in its own transaction.
+func (c *Committer) sendOne(conn *pgxpool.Conn, batches []*queuedBatch) error {
+	b, q := &pgx.Batch{}, batches[0]
+	switch {
+	case q.tenant != "":
+		c.options.SetTenant(b, q.tenant)
+	case q.batch.QueuedQueries[0].Fn != nil:
+		b.Queue(awaitAnswer)
+	}
+	// A copy, so the caller's own can be committed again: pgx notes in a query on which connection it is prepared.
+	for _, of := range q.batch.QueuedQueries {
+		b.Queue(of.SQL, of.Arguments...).Fn = q.callback(of.Fn)
+	}
+	return c.send(context.WithoutCancel(q.ctx), conn, b, batches)
 }
 
 // setLockTimeout ends with the transaction.
@@ -296,27 +265,58 @@ select set_config('lock_timeout', $1, true)`
 
 // sendGroup sends batches in one transaction. Only a transaction of its own refuses a batch.
 func (c *Committer) sendGroup(conn *pgxpool.Conn, batches []*queuedBatch) error {
-	// Each batch is in the trace of its caller, for as long as the group commit takes.
+	// A group commit is in the trace of none of its batches. Each is in that of its caller, for as
+	// long as the group commit takes.
 	var unknown error
 	if c.tracer != nil {
 		for _, q := range batches {
-			traced := c.tracer.TraceBatchStart(q.ctx, conn.Conn(), pgx.TraceBatchStartData{Batch: q.batch})
+			traced := c.tracer.TraceBatchStart(q.ctx, conn.Conn(), pgx.TraceBatchStartData{Batch: &q.batch})
 			defer func() { c.tracer.TraceBatchEnd(traced, conn.Conn(), pgx.TraceBatchEndData{Err: unknown}) }()
 		}
 	}
 	b := &pgx.Batch{}
 	b.Queue(setLockTimeout, strconv.FormatInt(c.options.LockTimeout.Milliseconds(), 10))
 	c.options.Writes.queueGroup(b, batches, c.options.SetTenant)
-	err := c.send(context.Background(), conn, b)
+	err := c.send(context.Background(), conn, b, batches)
 	switch {
 	case err == nil:
 		c.commits.Add(1)
 		c.batches.Add(int64(len(batches)))
-		c.committed(batches...)
 	case OutcomeOf(err) != Unknown:
 		c.refusals.Add(1)
 		return errAlone
 	}
 	unknown = err
 	return err
+}
+
+// send sends the transaction of batches, and returns when the server has answered or the connection has
+// ended. It reports what a commit wakes.
+func (c *Committer) send(ctx context.Context, conn *pgxpool.Conn, b *pgx.Batch, batches []*queuedBatch) error {
+	if c.inFlight.Load() == 0 {
+		c.confirm()
+	}
+	c.inFlight.Add(1)
+	defer c.inFlight.Add(-1)
+	// A deferred constraint refuses in Close, after the last Exec.
+	if err := conn.SendBatch(ctx, b).Close(); err != nil {
+		return Classify(err)
+	}
+	if c.options.Confirm != nil {
+		if err := c.options.Confirm(ctx, conn); err != nil {
+			return fmt.Errorf("%w: %w", ErrUnknown, err)
+		}
+	}
+	c.confirm()
+	if c.options.Committed == nil {
+		return nil
+	}
+	if names := c.options.Writes.wakes(batches); len(names) > 0 {
+		c.options.Committed(names)
+	}
+	return nil
+}
+
+func (c *Committer) confirm() {
+	c.confirmed.Store(time.Now().UnixMicro()) //nolint:forbidigo // it decides only what is reported
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -132,53 +131,6 @@ func TestGroupCommit_refusesOnlyTheBatchThatCannotBeSent(t *testing.T) {
 	wantNoErrors(t, slices.Delete(errs, 4, 5))
 	wantStored(t, db, 1, 2, 3, 4, 6, 7, 8)
 	wantStats(t, db, groupcommit.Stats{Refusals: 1})
-}
-
-// A batch that waits for a lock delays the others for less than PostgreSQL takes to look
-// for a deadlock, and then waits in its own transaction, as the others commit in theirs.
-func TestGroupCommit_aLockDelaysNoOtherBatch(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
-	t.Parallel()
-	db := slot(t)
-	db.Committer().SetHeld(time.Second)
-	release := hold(t, db, 500)
-	batches := numbered(8)
-	batches[3] = batch(500)
-	units := committing(db, batches...)
-	var others, releasing sync.WaitGroup
-	for i, unit := range units {
-		if i == 3 {
-			continue
-		}
-		others.Add(1)
-		units[i] = func(ctx context.Context) error {
-			defer others.Done()
-			return unit(ctx)
-		}
-	}
-	releasing.Go(func() {
-		others.Wait()
-		release()
-	})
-	wantNoErrors(t, together(t, db.Committer(), units...))
-	releasing.Wait()
-	wantTransactions(t, db, []int{1}, []int{2}, []int{3}, []int{5}, []int{6}, []int{7}, []int{8}, []int{500})
-}
-
-func TestGroupCommit_aQueuedBatchIsNotSentAfterItsDeadline(t *testing.T) {
-	t.Parallel()
-	db := slot(t)
-	release := db.Committer().HoldCommit()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	if err := db.Commit(ctx, batch(1)); groupcommit.OutcomeOf(err) != groupcommit.NotCommitted {
-		t.Errorf("the error is %v", err)
-	}
-	if db.Committer().Pending() != 0 {
-		t.Error("it is still queued")
-	}
-	release()
-	wantStored(t, db)
 }
 
 // panics is an argument that cannot be sent.

@@ -1,13 +1,10 @@
 package groupcommit
 
 import (
-	"cmp"
 	"context"
 	"runtime"
 	"sync"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // Pending is how many wait to be committed.
@@ -36,7 +33,7 @@ func (c *Committer) HoldCommit() (release func()) {
 			runtime.Gosched()
 		}
 		lead := c.shared.Call
-		c.shared.nextAfter = cmp.Or(c.shared.nextAfter, time.Hour)
+		c.shared.nextAfter = time.Hour
 		c.shared.Call = func(ctx context.Context, batches []*queuedBatch) []Result[struct{}] {
 			if h, ok := holds.Load(batches[0]); ok {
 				its, _ := h.(hold)
@@ -47,25 +44,13 @@ func (c *Committer) HoldCommit() (release func()) {
 			return lead(ctx, batches)
 		}
 	}
-	u, h := &queuedBatch{ctx: context.Background(), batch: &pgx.Batch{}}, hold{make(chan struct{}), make(chan struct{})}
+	u, h := &queuedBatch{ctx: context.Background()}, hold{make(chan struct{}), make(chan struct{})}
 	holds.Store(u, h)
 	go func() { _, _ = c.shared.Do(u.ctx, u) }()
 	<-h.begun
 	return func() { holds.Delete(u); close(h.end) }
 }
 
-// SetHeld bounds how long a group commit holds up the next one. It is called before
-// HoldCommit.
-func (c *Committer) SetHeld(d time.Duration) { c.shared.nextAfter = d }
-
 // WaitForLocks lets a transaction of several batches wait for a lock as long as the test
 // holds it.
 func (c *Committer) WaitForLocks() { c.options.LockTimeout = time.Hour }
-
-// SetLingers sets how long a call keeps its place after its end.
-func (b *Batcher[Q, A]) SetLingers(lingers func(items []Q) time.Duration) { b.lingers = lingers }
-
-// SetAbandonedTime sets how long an abandoned commit keeps its slot.
-func (c *Committer) SetAbandonedTime(d time.Duration) {
-	c.single.lingers = func(batches []*queuedBatch) time.Duration { return min(d, lingers(batches)) }
-}

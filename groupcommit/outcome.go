@@ -18,7 +18,7 @@ var ErrUnknown = errors.New("commit outcome unknown")
 var ErrNotCommitted = errors.New("not committed")
 
 // ErrNotSent is in the chain, beside ErrNotCommitted, of the error of a batch that waited for other
-// commits, or for a connection, until its time was over. The same batch may be committed again.
+// commits until its time was over. The same batch may be committed again.
 var ErrNotSent = errors.New("not sent")
 
 // Outcome says what became of a commit, and with it what the caller may do next.
@@ -81,25 +81,18 @@ func Constraint(err error) string {
 
 // Classify marks the error of a commit (of BatchResults.Close, or of Tx.Commit) with
 // ErrUnknown or ErrNotCommitted where the server did not answer that it refused, so that
-// OutcomeOf knows it. pgconn.SafeToRetry is not asked: it returns true for batches that
-// committed.
+// OutcomeOf knows it. FATAL, a shutdown (57P) and connection errors (08) say nothing certain about
+// a commit in flight. pgconn.SafeToRetry is not asked: it returns true for batches that committed.
 func Classify(err error) error {
-	if err == nil || isRefusal(err) {
-		return err
-	}
-	if _, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err); unsent {
+	refusal, answered := errors.AsType[*pgconn.PgError](err)
+	_, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err)
+	switch {
+	case err == nil:
+		return nil
+	case answered && refusal.SeverityUnlocalized == "ERROR" && !strings.HasPrefix(refusal.Code, "08") && !strings.HasPrefix(refusal.Code, "57P"):
+		return err // the session goes on
+	case unsent:
 		return fmt.Errorf("%w: %w", ErrNotCommitted, err)
 	}
 	return fmt.Errorf("%w: %w", ErrUnknown, err)
-}
-
-// isRefusal reports whether the server itself answered that the statement failed
-// and the session goes on. FATAL, a shutdown (57P) and connection errors (08)
-// say nothing certain about a commit in flight.
-func isRefusal(err error) bool {
-	var refusal *pgconn.PgError
-	if !errors.As(err, &refusal) {
-		return false
-	}
-	return refusal.SeverityUnlocalized == "ERROR" && !strings.HasPrefix(refusal.Code, "08") && !strings.HasPrefix(refusal.Code, "57P")
 }

@@ -123,6 +123,9 @@ func TestCommit_thatHangsLeavesConnectionsToReads(t *testing.T) {
 				t.Errorf("%d connections: the error is %v, want an unknown outcome or ErrNotSent", test.conns, err)
 			}
 		}
+		if err := db.Commit(t.Context(), batch(1)); !errors.Is(err, groupcommit.ErrNotSent) {
+			t.Errorf("%d connections: a caller that comes later gets %v, want ErrNotSent", test.conns, err)
+		}
 		if got := s.waiting(t); got != test.want || len(sent) < got {
 			t.Errorf("%d connections: %d sessions are in commits, and %d batches were sent, want %d sessions", test.conns, got, len(sent), test.want)
 		}
@@ -141,40 +144,6 @@ func TestCommit_thatHangsLeavesConnectionsToReads(t *testing.T) {
 			t.Errorf("%d connections: the committer is still stalled", test.conns)
 		}
 	}
-}
-
-// A caller that leaves while its callback reads closes the connection, and the session of the server
-// goes on waiting. It keeps its slot for a time, so callers that try again add none.
-func TestCommit_leftDuringACallbackKeepsItsSlot(t *testing.T) {
-	t.Parallel()
-	s := newAwayStandby(t)
-	db := s.effects(t, 4)
-	c := groupcommit.New(db.Pool(), groupcommit.Options{Timeout: 300 * time.Millisecond})
-	c.SetAbandonedTime(8 * time.Second)
-	s.leaves(t)
-	unknown := 0
-	for i := range 8 {
-		b := &pgx.Batch{}
-		b.Queue(`insert into effects (id) values ($1)`, i)
-		b.Queue(`select repeat('x', 30000) from generate_series(1, 4)`).Query(func(rows pgx.Rows) error {
-			_, err := pgx.CollectRows(rows, pgx.RowTo[string])
-			return err
-		})
-		switch err := c.Commit(t.Context(), b); {
-		case groupcommit.OutcomeOf(err) == groupcommit.Unknown:
-			unknown++
-		case !errors.Is(err, groupcommit.ErrNotSent):
-			t.Errorf("the error is %v, want an unknown outcome or ErrNotSent", err)
-		}
-	}
-	if got := s.waiting(t); got != 2 || unknown != 2 {
-		t.Errorf("%d sessions are in commits, and %d have an unknown outcome, want 2", got, unknown)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), testrun.Stall)
-	defer cancel()
-	testrun.Same(t, "a read", []int{1}, testdb.All[int](t, boundedReads{ctx, db}, `select 1`))
-	s.returns(t)
-	testrun.True(t, "a slot is free", func() bool { return c.Commit(t.Context(), batch(100)) == nil })
 }
 
 // boundedReads reads until its context ends, whatever that of the caller is.

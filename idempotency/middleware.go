@@ -36,11 +36,6 @@ type HTTPOptions struct {
 	// Scope returns the owner of a request's key, such as its authenticated tenant. If nil, all
 	// clients share their keys and each other's responses.
 	Scope func(*http.Request) string
-	// Fingerprint returns the same bytes for requests that are the same. If nil, those are of which
-	// method, path, query, media type and body are: of a body of JSON as Content compares it, of a
-	// multipart body but for the boundary. Where clients compress, or sign each sending, leave out
-	// what is new in a retry.
-	Fingerprint func(r *http.Request, body []byte) []byte
 	// MaxBytes bounds a request and a response, which are held in memory; 1 MiB if zero.
 	MaxBytes int
 	// Error writes the responses of the middleware itself; as RFC 9457 says if nil. It may choose
@@ -65,8 +60,12 @@ func Tx(ctx context.Context) pgx.Tx {
 // writes; it is stored unless it is a 5xx, or one that the same request may pass later (401, 403,
 // 408, 409, 425, 429): then the key is free. A panic rolls back and goes on.
 //
-// Of the headers those are stored that the handler set or deleted, but for Set-Cookie and Date,
-// which are of one client or time. Responses of 1xx, trailers and Flush are not supported.
+// Two requests are the same if method, path, query, media type and body are: a body of JSON as
+// Content compares it, a multipart body but for the boundary.
+//
+// The handler begins with empty headers. What it sets takes the place of what was set around
+// Middleware, and is stored, but for Set-Cookie and Date, which are of one client or time.
+// Responses of 1xx, trailers and Flush are not supported.
 //
 // Middleware itself answers 400 for a key that is missing or malformed, 409 in flight, 410
 // expired, 413 for a body that is too large, 422 for a key of another request, 503 for ErrUnknown,
@@ -81,9 +80,6 @@ func Middleware(db Beginner, o HTTPOptions) func(http.Handler) http.Handler {
 	o.MaxBytes = cmp.Or(o.MaxBytes, 1<<20)
 	if o.Scope == nil {
 		o.Scope = func(*http.Request) string { return "" }
-	}
-	if o.Fingerprint == nil {
-		o.Fingerprint = fingerprintOf
 	}
 	if o.Error == nil {
 		o.Error = writeProblem
@@ -109,19 +105,17 @@ func (o HTTPOptions) serve(db Beginner, w http.ResponseWriter, r *http.Request, 
 		body, err = o.readBody(w, r)
 	}
 	if err == nil {
-		result, err = o.inTransaction(r.Context(), db, key, Request{Fingerprint: o.Fingerprint(r, body)}, func(ctx context.Context, tx pgx.Tx) (Answer, error) {
-			first = &recorder{header: w.Header().Clone(), most: o.MaxBytes}
+		result, err = o.inTransaction(r.Context(), db, key, Request{Fingerprint: fingerprintOf(r, body)}, func(ctx context.Context, tx pgx.Tx) (Answer, error) {
+			first = &recorder{header: http.Header{}, most: o.MaxBytes}
 			inner := r.WithContext(context.WithValue(ctx, txKey{}, tx))
 			inner.Body = io.NopCloser(bytes.NewReader(body))
 			next.ServeHTTP(first, inner)
-			return first.answer(w.Header())
+			return first.answer()
 		})
 	}
 	switch {
 	case errors.Is(err, errNotStored) && !errors.Is(err, ErrUnknown), err == nil && !result.Replayed:
-		clear(w.Header())
-		maps.Copy(w.Header(), first.sent)
-		send(w, first.status, first.body.Bytes())
+		send(w, first.sent, first.status, first.body.Bytes())
 	case err != nil:
 		status := statusOf(err)
 		if status >= http.StatusInternalServerError {
@@ -130,18 +124,13 @@ func (o HTTPOptions) serve(db Beginner, w http.ResponseWriter, r *http.Request, 
 		maps.Copy(w.Header(), result.Header) // of an expired answer
 		o.Error(w, r, status, err)
 	default:
-		for name, values := range result.Header {
-			w.Header()[name] = values
-			if len(values) == 0 { // the handler deleted it
-				w.Header().Del(name)
-			}
-		}
 		w.Header().Set(HeaderReplayed, "true")
-		send(w, result.StatusCode, result.Body)
+		send(w, result.Header, result.StatusCode, result.Body)
 	}
 }
 
-func send(w http.ResponseWriter, status int, body []byte) {
+func send(w http.ResponseWriter, header http.Header, status int, body []byte) {
+	maps.Copy(w.Header(), header)
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // the client may be gone
 }
@@ -159,7 +148,7 @@ func (o HTTPOptions) readBody(w http.ResponseWriter, r *http.Request) ([]byte, e
 	return body, nil
 }
 
-// fingerprintOf is the default of HTTPOptions.Fingerprint.
+// fingerprintOf is the same for requests that are the same.
 func fingerprintOf(r *http.Request, body []byte) []byte {
 	media, parameters, _ := mime.ParseMediaType(r.Header.Get(headerContentType)) // empty if it is none
 	switch {
@@ -207,10 +196,12 @@ func (w *recorder) Write(part []byte) (int, error) {
 	return w.body.Write(part)
 }
 
-// answer is what is stored of a response. Headers that others have set before the handler are
-// theirs to set on a replay too. One that the handler deleted has no value.
-func (w *recorder) answer(before http.Header) (Answer, error) {
-	a := Answer{StatusCode: w.status, Header: http.Header{}, Body: w.body.Bytes()}
+// answer is what is stored of a response.
+func (w *recorder) answer() (Answer, error) {
+	a := Answer{StatusCode: w.status, Header: maps.Clone(w.sent), Body: w.body.Bytes()}
+	a.Header.Del("Set-Cookie")
+	a.Header.Del("Date")
+	text := fmt.Sprint(a.Header)
 	switch {
 	case w.err != nil:
 		return a, w.err
@@ -218,23 +209,10 @@ func (w *recorder) answer(before http.Header) (Answer, error) {
 		return a, fmt.Errorf("%w: the handler wrote none", errNotStorable)
 	case w.status >= http.StatusInternalServerError, slices.Contains(passLater, w.status):
 		return a, errNotStored
-	}
-	for name := range before {
-		if _, kept := w.sent[name]; !kept {
-			a.Header[name] = []string{}
-		}
-	}
-	for name, values := range w.sent {
-		text := strings.Join(values, "")
-		switch {
-		case slices.Equal(values, before[name]), name == "Set-Cookie", name == "Date":
-		case name == "Content-Encoding":
-			return a, fmt.Errorf("%w: it is encoded, which belongs around the middleware", errNotStorable)
-		case !utf8.ValidString(text), strings.Contains(text, "\x00"):
-			return a, fmt.Errorf("%w: its %s is not UTF-8", errNotStorable, name)
-		default:
-			a.Header[name] = values
-		}
+	case a.Header["Content-Encoding"] != nil:
+		return a, fmt.Errorf("%w: it is encoded, which belongs around the middleware", errNotStorable)
+	case !utf8.ValidString(text), strings.Contains(text, "\x00"):
+		return a, fmt.Errorf("%w: a header is not UTF-8", errNotStorable)
 	}
 	return a, nil
 }
@@ -282,6 +260,5 @@ func writeProblem(w http.ResponseWriter, _ *http.Request, status int, err error)
 		w.Header().Set("Retry-After", "1")
 	}
 	body, _ := json.Marshal(map[string]any{"type": "about:blank", "title": title, "status": status}) // it can always be encoded
-	w.Header().Set(headerContentType, "application/problem+json")
-	send(w, status, append(body, '\n'))
+	send(w, http.Header{headerContentType: {"application/problem+json"}}, status, append(body, '\n'))
 }

@@ -63,14 +63,12 @@ func TestMiddleware_replaysStatusHeadersAndBody(t *testing.T) {
 	t.Parallel()
 	db, n := testdb.Reused(t), 0
 	keyed := idempotency.Middleware(db.Pool(), options{})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Del("X-Frame-Options")
 		w.Header().Set("Cache-Control", "no-store")
 		handle(w, r)
 	}))
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n++
 		w.Header().Set("X-Request-Id", strconv.Itoa(n)) // of this request
-		w.Header().Set("X-Frame-Options", "DENY")
 		w.Header().Set("Cache-Control", "private")
 		keyed.ServeHTTP(w, r)
 	})
@@ -104,36 +102,29 @@ func TestMiddleware_tellsRequestsApart(t *testing.T) {
 		return asked{target: target, body: body, media: "application/json; charset=utf-8"}
 	}
 	pool := testdb.Reused(t).Pool()
-	plain := idempotency.Middleware(pool, options{})(http.HandlerFunc(handle))
-	hooked := idempotency.Middleware(pool, options{Fingerprint: func(_ *http.Request, body []byte) []byte {
-		text, _, _ := strings.Cut(string(body), "|")
-		return idempotency.Fingerprint([]byte(text))
-	}})(http.HandlerFunc(handle))
+	h := idempotency.Middleware(pool, options{})(http.HandlerFunc(handle))
 	for i, test := range []struct {
 		name          string
-		h             http.Handler
 		first, second asked
 		want          int
 	}{
-		{"the same value in other JSON is the same request", plain, of("/?b=1&a=2", `{"a":2,"b":1}`), of("/?b=1&a=2", `{"b": 1, "a": 2}`), same},
-		{"another order of the query is", plain, of("/?b=1&a=2", ""), of("/?a=2&b=1", ""), same},
-		{"a form under another boundary is", plain, form("b1", "a", "--b2"), form("b3", "a", "--b2"), same},
-		{"another text in a form is not", plain, form("b1", "a", "1"), form("b2", "a", "2"), reused},
-		{"another name in a form is not", plain, form("b1", "a", "1"), form("b2", "b", "1"), reused},
-		{"a boundary within a text is none", plain, form("b1", "a", "a--b1"), form("b2", "a", "a--b2"), reused},
-		{"another body is not", plain, of("/", `{"a":2}`), of("/", `{"a":3}`), reused},
-		{"what is no JSON is compared as it is", plain, of("/", `{"a":2`), of("/", `{"a": 2`), reused},
-		{"another path is not", plain, of("/a", ""), of("/b", ""), reused},
-		{"another query is not", plain, of("/?a=1", ""), of("/?a=2", ""), reused},
-		{"another query that is no list of values is not", plain, of("/?a=1;b=2", ""), of("/?a=2;b=2", ""), reused},
-		{"another media type is not", plain, of("/", "1"), asked{body: "1", media: "text/plain"}, reused},
-		{"another method is not", plain, asked{}, asked{method: http.MethodPatch}, reused},
-		{"a hook may leave out what is new in each sending", hooked, asked{body: "a mug|1"}, asked{body: "a mug|2"}, same},
-		{"and compares the rest", hooked, asked{body: "a mug|1"}, asked{body: "a pen|1"}, reused},
+		{"the same value in other JSON is the same request", of("/?b=1&a=2", `{"a":2,"b":1}`), of("/?b=1&a=2", `{"b": 1, "a": 2}`), same},
+		{"another order of the query is", of("/?b=1&a=2", ""), of("/?a=2&b=1", ""), same},
+		{"a form under another boundary is", form("b1", "a", "--b2"), form("b3", "a", "--b2"), same},
+		{"another text in a form is not", form("b1", "a", "1"), form("b2", "a", "2"), reused},
+		{"another name in a form is not", form("b1", "a", "1"), form("b2", "b", "1"), reused},
+		{"a boundary within a text is none", form("b1", "a", "a--b1"), form("b2", "a", "a--b2"), reused},
+		{"another body is not", of("/", `{"a":2}`), of("/", `{"a":3}`), reused},
+		{"what is no JSON is compared as it is", of("/", `{"a":2`), of("/", `{"a": 2`), reused},
+		{"another path is not", of("/a", ""), of("/b", ""), reused},
+		{"another query is not", of("/?a=1", ""), of("/?a=2", ""), reused},
+		{"another query that is no list of values is not", of("/?a=1;b=2", ""), of("/?a=2;b=2", ""), reused},
+		{"another media type is not", of("/", "1"), asked{body: "1", media: "text/plain"}, reused},
+		{"another method is not", asked{}, asked{method: http.MethodPatch}, reused},
 	} {
 		for n, r := range []asked{test.first, test.second} {
 			r.key = fmt.Sprint("k", i)
-			if w := r.of(t, test.h); w.Code != [2]int{same, test.want}[n] {
+			if w := r.of(t, h); w.Code != [2]int{same, test.want}[n] {
 				t.Errorf("%s: request %d: %d %s", test.name, n+1, w.Code, w.Body)
 			}
 		}
@@ -249,8 +240,8 @@ func TestMiddleware_refusesToStore(t *testing.T) {
 		"the handler wrote none":         func(http.ResponseWriter) {},
 		"the handler wrote none ":        func(w http.ResponseWriter) { w.WriteHeader(http.StatusEarlyHints) },
 		"it is encoded":                  set("Content-Encoding", "gzip"),
-		"its X-Name is not UTF-8":        set("X-Name", "\xe4"),
-		"its Location is not UTF-8":      set("Location", "a\x00"),
+		"a header is not UTF-8":          set("X-Name", "\xe4"),
+		"a header is not UTF-8 ":         set("Location", "a\x00"),
 	} {
 		t.Run(says, func(t *testing.T) {
 			t.Parallel()

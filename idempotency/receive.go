@@ -45,11 +45,10 @@ const (
 
 	// maxTries bounds the commits of one request. More than one is needed only when a
 	// rival commits between the read and the claim, when the work lost its own
-	// race, or when the outcome of a commit is unknown.
-	maxTries = 16
-
-	// maxFailures bounds the tries that end without an answer of the database.
-	maxFailures = 4
+	// race, or when the outcome of a commit is unknown. A try that ends without an answer of the
+	// database counts as failureTries.
+	maxTries     = 16
+	failureTries = 4
 )
 
 // Work carries out a request: it queues its writes on the batch and returns the answer, which
@@ -105,7 +104,7 @@ func (o Options) replayOrTry(ctx context.Context, q groupcommit.Querier, key Key
 	var unknown bool  // an earlier commit may still become durable
 	var again bool
 	began, wait := time.Now(), cmp.Or(o.Wait, defaultWait) //nolint:forbidigo // they decide only how long a rival is waited for
-	for tries, failures := 1, 0; ; tries++ {
+	for tries := 1; ; tries++ {
 		state, err := o.ReadKey(ctx, q, key)
 		wasRead := err == nil
 		if wasRead && state.Found {
@@ -136,9 +135,9 @@ func (o Options) replayOrTry(ctx context.Context, q groupcommit.Querier, key Key
 		case outcome == groupcommit.Refused, errors.Is(err, groupcommit.ErrNotSent): // which has waited as long as it may
 			return Result{}, errorAfter(unknown, err)
 		default:
-			failures++
+			tries += failureTries - 1
 		}
-		if tries >= maxTries || failures >= maxFailures || !loop.Pause(ctx, pause, nil) {
+		if tries >= maxTries || !loop.Pause(ctx, pause, nil) {
 			return Result{}, errorAfter(true, cmp.Or(context.Cause(ctx), err))
 		}
 	}

@@ -41,23 +41,6 @@ func answer(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) 
 	return theAnswer(), nil
 }
 
-func TestReceive_keepsAnAnswerByteForByte(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	var first idempotency.Result
-	for n := range 3 {
-		got, err := idempotency.Receive(t.Context(), db, keyOf("k1"), theRequest(), idempotency.Options{}, answer)
-		testdb.Must(t, err)
-		if n == 0 {
-			first = got
-		}
-		want := idempotency.Result{Answer: theAnswer(), ExpiresAt: first.ExpiresAt, Replayed: n > 0}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("answer %d (-want +got):\n%s", n+1, diff)
-		}
-	}
-}
-
 func TestReceive_runsAgainAfterALostRace(t *testing.T) {
 	t.Parallel()
 	for lost, want := range map[int]error{3: nil, 16: idempotency.ErrUnknown} {

@@ -3,10 +3,10 @@ package idempotency
 import (
 	"context"
 	_ "embed"
-	"encoding/json"
 	"fmt"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/groupcommit"
@@ -48,7 +48,7 @@ func (a Answer) headers() string {
 	if len(a.Header) == 0 {
 		return "{}"
 	}
-	text, _ := json.Marshal(a.Header) // text can always be encoded
+	text, _ := json.Marshal(a.Header) // the server refuses what is no text
 	return string(text)
 }
 
@@ -120,13 +120,15 @@ func keysQuery(states []*KeyState) (args []any, scan func(pgx.Rows) error) {
 	return []any{scopes, operations, values}, func(rows pgx.Rows) error {
 		var n int
 		var s KeyState
+		var header []byte // pgx would decode it by encoding/json, which costs twice as much
 		_, err := pgx.ForEachRow(rows, []any{
-			&n, &s.Now, &s.Found, &s.Fingerprint, &s.Canonical, &s.StatusCode, &s.Header, &s.Body, &s.CreatedAt, &s.ExpiresAt, &s.Expired,
-		}, func() error {
-			s.Key = states[n-1].Key
+			&n, &s.Now, &s.Found, &s.Fingerprint, &s.Canonical, &s.StatusCode, &header, &s.Body, &s.CreatedAt, &s.ExpiresAt, &s.Expired,
+		}, func() (err error) {
+			if s.Key, s.Header = states[n-1].Key, nil; header != nil {
+				err = json.Unmarshal(header, &s.Header)
+			}
 			*states[n-1] = s
-			s.Header = nil // that of the next row is another map
-			return nil
+			return err
 		})
 		return err
 	}

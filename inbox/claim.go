@@ -133,8 +133,10 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	if repairs { // or has failed to: the next ticks claim, whatever the repair has met
 		p.repaired, p.repairTook = p.reached, took
 	}
-	if err != nil {
+	if err != nil || took > p.timeout() { // the others were silent too
 		p.reached = time.Time{}
+	}
+	if err != nil {
 		return 0, err
 	}
 	p.promoteStranded(ctx, stranded)
