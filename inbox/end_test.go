@@ -145,20 +145,18 @@ func TestEnd_isReported(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			db, seen := fresh(t, "m1@k"), make(chan inbox.End, 1)
-			claims := &diary{}
+			type within struct{}
 			start(t, processor(t, db, func(ctx context.Context, d *inbox.Delivery) error {
-				if ctx.Value(claims) != d.ID {
+				if ctx.Value(within{}) != d.ID {
 					return errors.New("it has another context")
 				}
 				return test.handle(ctx, db, d)
 			}, func(o *inbox.Options) {
-				o.OnClaim = func(messages, deaths int) { claims.note("%d:%d", messages, deaths) }
 				o.OnAttempt = func(ctx context.Context, d *inbox.Delivery) (context.Context, func(inbox.End)) {
-					return context.WithValue(ctx, claims, d.ID), func(end inbox.End) { seen <- end }
+					return context.WithValue(ctx, within{}, d.ID), func(end inbox.End) { seen <- end }
 				}
 			}))
 			testrun.Same(t, "the end", test.want, await.Receive(t, "the end", seen))
-			testrun.Same(t, "claims", "1:0", claims.String())
 			await.Row(t, db, `select `+test.row+` from inbox`)
 		})
 	}

@@ -83,15 +83,16 @@ type Delivery struct {
 	Attempt int
 	// Waits counts how often the handler has waited for an external service.
 	Waits int
+	// Deaths counts the holders in a row that died or went silent with it before this one.
+	Deaths int
 	// ClaimedAt is when the claim began, in database time. The handler compares it with what
 	// is due at a time: a message that waited until then is claimed no earlier.
 	ClaimedAt time.Time
 
 	receiver       string
 	row, fence     int64
-	deaths         int  // holders in a row that died before this one
-	followed       bool // others of its key waited behind it when it was claimed
-	endedByHandler bool // by its handler's transaction
+	cancel         context.CancelCauseFunc // ends the handler's context
+	endedByHandler bool                    // by its handler's transaction
 }
 
 // Handler handles one delivery. It may be called again for the same message, after a

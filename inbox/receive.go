@@ -42,7 +42,6 @@ type incoming struct {
 	metadata   string
 	hash       []byte
 	unreadable string // why it is stored as a dead letter
-	copies     int64  // of it in its page, at least one
 }
 
 // received returns a message in a form that can be stored: as a dead letter, named by its id and
@@ -50,7 +49,7 @@ type incoming struct {
 func received(m Message, err error) *incoming {
 	hash := sha256.Sum256(m.Payload)
 	metadata, size := encoded(m.Metadata)
-	d := &incoming{Message: m, hash: hash[:], metadata: metadata, copies: 1}
+	d := &incoming{Message: m, hash: hash[:], metadata: metadata}
 	for _, text := range []string{m.ID, m.OrderingKey, m.Partition, m.Type} {
 		if m.ID == "" || len(text) > MaxLength || !utf8.ValidString(text) || strings.Contains(text, "\x00") {
 			err = cmp.Or(err, errNotStorable)
@@ -91,7 +90,7 @@ func encoded(metadata map[string]string) (text string, size int) {
 // commit that is refused by inbox_one_first_per_key, which is rare, lost a race and may be repeated.
 func Append(b *pgx.Batch, receiver string, m Message) {
 	d := received(m, nil)
-	b.Queue(store, receiver, d.ID, d.OrderingKey, d.Partition, d.Type, d.Payload, d.metadata, d.hash, d.unreadable, d.copies)
+	b.Queue(store, receiver, d.ID, d.OrderingKey, d.Partition, d.Type, d.Payload, d.metadata, d.hash, d.unreadable)
 	b.Queue(promote, receiver, d.OrderingKey)
 }
 
@@ -117,11 +116,9 @@ func (p *Processor) receive(ctx context.Context, page []*incoming) (r Reception,
 		if same := byID[d.ID]; same != nil && !slices.Equal(same.hash, d.hash) {
 			d = received(d.Message, errOtherPayload)
 		}
-		if byID[d.ID] != nil {
-			byID[d.ID].copies++
-			continue
+		if byID[d.ID] == nil {
+			byID[d.ID], once = d, append(once, d)
 		}
-		byID[d.ID], once = d, append(once, d)
 	}
 	var became map[string]string
 	for try := 1; len(once) > 0; try++ {
@@ -160,9 +157,9 @@ func isRace(err error) bool {
 }
 
 // storePage is one transaction: it stores a page, promotes, and claims for the free slots. It
-// returns what became of each id: new, behind another message of its key, dead, or known.
+// returns what became of each id: new, dead, or known.
 func (p *Processor) storePage(ctx context.Context, page []*incoming) (became map[string]string, err error) {
-	b, behind := &pgx.Batch{}, false
+	b := &pgx.Batch{}
 	receivers := slices.Repeat([]string{p.Receiver}, len(page))
 	keys := column(page, func(d *incoming) string { return d.OrderingKey })
 	b.Queue(storeMany, receivers,
@@ -173,29 +170,21 @@ func (p *Processor) storePage(ctx context.Context, page []*incoming) (became map
 		column(page, func(d *incoming) string { return d.metadata }),
 		column(page, func(d *incoming) []byte { return d.hash }),
 		column(page, func(d *incoming) string { return d.unreadable }),
-		column(page, func(d *incoming) int64 { return d.copies }),
 	).Query(func(rows pgx.Rows) error {
 		var id, what string
 		became = make(map[string]string, len(page))
 		_, err := pgx.ForEachRow(rows, []any{&id, &what}, func() error {
 			became[id] = what
-			behind = behind || what == "behind"
 			return nil
 		})
 		return err
 	})
 	b.Queue(promoteMany, receivers, keys)
 	_, more, err := p.claim(ctx, b, len(page)+1) // one more shows whether older messages are due
-	if err != nil {
-		return nil, err
-	}
-	if behind {
-		p.behind.Add(1)
-	}
-	if more || behind { // the message before may have ended meanwhile
+	if more {
 		p.wake()
 	}
-	return became, nil
+	return became, err
 }
 
 func column[E, T any](all []E, of func(E) T) []T {
