@@ -113,14 +113,10 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (r reserv
 			return err
 		})
 	}
-	began := time.Now() //nolint:forbidigo // it decides only whether the lease is renewed
 	if err = p.DB.Commit(ctx, b); err != nil {
 		claimed, err = nil, fmt.Errorf("commit a claim for %s: %w", p.Receiver, err)
 	}
 	p.start(ctx, claimed, r.slots)
-	if len(claimed) > 0 && time.Since(began) > p.Policy.Lease/3 { //nolint:forbidigo // as above
-		p.beat(ctx) // others may have taken over meanwhile
-	}
 	more = len(claimed) >= min(r.slots, r.share)
 	r.slots -= len(claimed)
 	return r, more, err
@@ -143,18 +139,17 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	repairs := began.Sub(p.repaired) >= max(repairEvery, repairShare*p.repairTook)
 	if repairs {
 		p.dueFrom.Store(0)
-		p.queueRepair(b, p.mayTakeOver(began), &stranded)
+		p.queueRepair(b, &stranded)
 	}
 	now, coming := time.Time{}, (*time.Time)(nil)
 	b.Queue(readNext, p.Receiver).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &coming) })
 	left, more, err := p.claim(ctx, b, 0)
-	p.reached = time.Now() //nolint:forbidigo // as above
-	if repairs {           // or has failed to: the next ticks claim, whatever the repair has met
-		p.repaired, p.repairTook = p.reached, p.reached.Sub(began)
+	if ended := time.Now(); repairs { //nolint:forbidigo // as above
+		p.repaired, p.repairTook = ended, ended.Sub(began) // or it has failed to: the next ticks claim, whatever the repair has met
 	}
 	switch {
-	case err != nil:
-		p.reached = time.Time{}
+	case err != nil: // all holders may be silent, so each gets the time to register again
+		p.patientUntil = time.Now().Add(2 * p.timeout()) //nolint:forbidigo // as above
 		return 0, err
 	case len(stranded) > 0:
 		p.promoteStranded(ctx, stranded)

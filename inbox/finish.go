@@ -188,8 +188,6 @@ func (p *Processor) ending(d *Delivery, dead bool, attempts, waits int, pause ti
 	}
 }
 
-const afterFailure = 250 * time.Millisecond
-
 // finish commits the end of a claim, and retries while the database is out of reach: a handler
 // that returned must not look like one that died. Each statement checks the fence, so it may be
 // repeated. It returns false when the message is lost or the program stops.
@@ -205,7 +203,7 @@ func (p *Processor) finish(ctx context.Context, log *slog.Logger, queue func(*pg
 			log.WarnContext(ctx, "the end of the claim could not be stored", "error", err)
 		}
 		again := groupcommit.OutcomeOf(err) == groupcommit.Unknown || isRace(err)
-		if !again || !loop.Pause(ctx, afterFailure, nil) {
+		if !again || !loop.Pause(ctx, 250*time.Millisecond, nil) {
 			return false
 		}
 	}

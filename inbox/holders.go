@@ -103,9 +103,9 @@ func (p *Processor) timeout() time.Duration { return max(p.Policy.Lease, 3*time.
 // queueRepair queues what mends the rows that others left: messages of silent holders, claims and
 // ends with an unknown outcome, and due times of a wrong clock. It reads a part of the keys,
 // behind that of the repair before, for those without a first message.
-func (p *Processor) queueRepair(b *pgx.Batch, takesOver bool, stranded *[]string) {
+func (p *Processor) queueRepair(b *pgx.Batch, stranded *[]string) {
 	q := p.Policy
-	if takesOver {
+	if time.Now().After(p.patientUntil) { //nolint:forbidigo // it decides only when others are taken over
 		p.mu.Lock()
 		claims := p.claiming > 0
 		p.mu.Unlock() // before what is held is read
@@ -129,15 +129,6 @@ func (p *Processor) promoteStranded(ctx context.Context, keys []string) {
 		p.promoteStranded(ctx, keys[:len(keys)/2])
 		p.promoteStranded(ctx, keys[len(keys)/2:])
 	}
-}
-
-// mayTakeOver reports whether a holder without a registration is dead. After an outage of the
-// database all holders are silent, so each gets the time to register again.
-func (p *Processor) mayTakeOver(now time.Time) bool {
-	if now.Sub(p.reached) > p.timeout() {
-		p.patientUntil = now.Add(2 * p.timeout())
-	}
-	return now.After(p.patientUntil)
 }
 
 // keepAlive registers the holder while it holds messages, until ctx ends, and ends the context of

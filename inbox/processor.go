@@ -59,9 +59,10 @@ type Processor struct {
 	running  sync.WaitGroup // of claims and handlers
 
 	// Of the loop alone.
-	reached, repaired, patientUntil time.Time
-	repairTook                      time.Duration
-	repairedKey                     string // keys up to it were looked at
+	repaired     time.Time
+	repairTook   time.Duration
+	repairedKey  string    // keys up to it were looked at
+	patientUntil time.Time // others are not taken over before, after an outage of the database
 }
 
 var (
@@ -123,7 +124,6 @@ func (p *Processor) Run(ctx context.Context) error {
 	defer beating.Wait()
 	defer die()
 	p.setOpen(true)
-	p.reached = time.Now() //nolint:forbidigo // it decides only when others are taken over
 	loop.Run(ctx, p.Log.With("receiver", p.Receiver), "claim failed, it is retried until it succeeds", func(ctx context.Context) (time.Duration, error) {
 		began := time.Now() //nolint:forbidigo // it decides only when the database is asked
 		next, err := p.tick(ctx)

@@ -57,7 +57,7 @@ func TestReceiveAndAppend_storeEachMessageOnce(t *testing.T) {
 		"invalid UTF-8":            {[]inbox.Message{note("\xff", "other")}, inbox.Reception{DeadLetters: 1}, odd("\xff")},
 		"two of one payload":       {[]inbox.Message{note("\xff", "other"), note(long, "other")}, inbox.Reception{DeadLetters: 2}, strings.Join(two, " ")},
 		"NUL":                      {[]inbox.Message{note("a\x00", "other")}, inbox.Reception{DeadLetters: 1}, odd("a\x00")},
-		"metadata that is long":    {[]inbox.Message{{ID: "a", Payload: []byte("other"), Metadata: map[string]string{"m": strings.Repeat("x", 2<<20)}}}, inbox.Reception{DeadLetters: 1}, odd("a")},
+		"metadata that is long":    {[]inbox.Message{{ID: "a", Payload: []byte("other"), Metadata: map[string]string{"m": strings.Repeat("x", 9<<20)}}}, inbox.Reception{DeadLetters: 1}, odd("a")},
 		"metadata that is escaped": {[]inbox.Message{{ID: "a", Metadata: map[string]string{"m": strings.Repeat("<\"\x01", 300_000)}}}, inbox.Reception{New: 1}, "a:a:pending:t"},
 		"metadata that is no text": {[]inbox.Message{{ID: "a", Metadata: map[string]string{"\x00m": "\x00\xff\\u0000"}}}, inbox.Reception{New: 1}, "a:a:pending:t"},
 	} {

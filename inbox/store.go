@@ -89,17 +89,14 @@ with incoming as (
    where id = any (array(select id from heads))
      and coalesce(first, false)
 )
-select message_id, 'new' from firsts
- union all
-select message_id, case when not new then 'known' when status = 'dead' then 'dead' else 'new' end from kept
- union all
-select odd.message_id, 'dead' from other join odd on (odd.receiver, odd.name) = (other.receiver, other.message_id)`
+select (select count(*) from firsts) + count(*) filter (where new and status = 'pending'),
+       (select count(*) from other) + count(*) filter (where new and status = 'dead')
+  from kept`
 )
 
-// promote makes the oldest pending message of a key first if the key has none. A transaction
-// that stores or ends messages runs it after that. Two such transactions that did not see each
-// other may leave a key without a first message, and so does an operator's decision: readStranded
-// finds it.
+// promote makes the oldest pending message of a key first if the key has none, after a transaction
+// has stored or ended messages. Two that did not see each other may leave a key without a first
+// message, and so does an operator's decision: readStranded finds it.
 const (
 	promote     = promoteKeys + `(values ($1::text, $2::text)) as k (receiver, ordering_key)` + keysWithoutFirst
 	promoteMany = promoteKeys + `unnest($1::text[], $2::text[]) as k (receiver, ordering_key)` + keysWithoutFirst

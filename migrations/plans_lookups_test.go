@@ -11,7 +11,7 @@ func filled(value string, n int) string { return fmt.Sprintf("array_fill(%s, '{%
 // page500 are the arguments of a page of 500 messages.
 func page500() string {
 	var columns []string
-	for _, value := range []string{"'r'::text", "'m'::text", "'ch_7'::text", "'p'::text", "'t'::text", "''::bytea", "'{}'::text", "''::bytea", "''::text", "1::bigint"} {
+	for _, value := range []string{"'r'::text", "'m'::text", "'ch_7'::text", "'p'::text", "'t'::text", "''::bytea", "'{}'::text", "''::bytea", "''::text"} {
 		columns = append(columns, filled(value, 500))
 	}
 	return strings.Join(columns, ", ")
@@ -66,7 +66,7 @@ func lookups() []lookup {
 		// One entry of the log's end.
 		{in: "internal/restore", words: "is_original", ways: inOrder + ", " + ownNumbers},
 
-		{in: "inbox", words: "with due as", ways: dueFirst + ", " + behind + ", " + byNumber},
+		{in: "inbox", words: "with due as", ways: dueFirst + ", " + byNumber},
 		{in: "inbox", words: "select now(),", ways: dueFirst},
 		{in: "inbox", words: "with waiting", args: "'r'::text, 'ch_7'::text", ways: behind + ", " + firstOfKey + ", " + behind + ", " + byNumber},
 		{in: "inbox", words: "insert into inbox_holders", ways: byNumber},
@@ -77,8 +77,8 @@ func lookups() []lookup {
 		{in: "inbox", words: "unnest($1::text[], $2::text[]) as k", ways: firstOfKey + ", " + behind + ", " + byNumber},
 		{in: "inbox", words: "unnest($1::text[], $2::text[]) as k", args: filled("'r'::text", 500) + ", " + filled("'ch_7'::text", 500), ways: firstOfKey + ", " + behind + ", " + byNumber},
 		{in: "inbox", words: "(values ($1::text, $2::text, $3", ways: firstOfKey + ", " + messageOnce + ", " + byNumber},
-		{in: "inbox", words: "$10::bigint[]) with ordinality", ways: firstOfKey + ", " + messageOnce + ", " + byNumber},
-		{in: "inbox", words: "$10::bigint[]) with ordinality", args: page500(), ways: firstOfKey + ", " + messageOnce + ", " + byNumber},
+		{in: "inbox", words: "$9::text[]) with ordinality", ways: firstOfKey + ", " + messageOnce + ", " + byNumber},
+		{in: "inbox", words: "$9::text[]) with ordinality", args: page500(), ways: firstOfKey + ", " + messageOnce + ", " + byNumber},
 		{in: "inbox", words: "(values ($1::bigint", args: "7, 1, 'm'", ways: byNumber},
 		{in: "inbox", words: "(select * from unnest($1::bigint[], $2", args: "'{7}', '{1}', '{m}'", ways: byNumber},
 		{in: "inbox", words: "(select * from unnest($1::bigint[], $2", args: filled("7", 16) + ", " + filled("1", 16) + ", " + filled("'m'::text", 16), ways: byNumber},

@@ -3,13 +3,11 @@ package outbox_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -77,29 +75,6 @@ func TestSubscriber_deliversAgainWhatIsNotAcknowledgedUntilTheDeadline(t *testin
 	await.True(t, "the end of the failure is logged", func() bool { return strings.Contains(log.String(), "works again") })
 	if line, _, _ := strings.Cut(log.String(), "\n"); !strings.Contains(line, "level=ERROR") || !strings.Contains(line, "topic=letters") || !strings.Contains(line, "refused=2") {
 		t.Errorf("the failure is logged as %s", log)
-	}
-}
-
-func TestSubscriber_logsAFailureEachMinute(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		name string
-		err  error
-		says string
-	}{
-		{"an error", errors.New("planted"), "refused=0 error=planted"},
-		{"a refusal", nil, "refused=1\n"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				log := &await.Log{}
-				outbox.Fail(slog.New(slog.NewTextHandler(log, nil)), 150*time.Second, test.err)
-				if strings.Count(log.String(), "failed and is retried") != 3 || strings.Count(log.String(), test.says) != 3 {
-					t.Errorf("logged in two minutes and a half:\n%s", log)
-				}
-			})
-		})
 	}
 }
 
