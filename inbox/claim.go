@@ -16,13 +16,13 @@ select now(),
        (select due_at from inbox where receiver = $1 and status = 'pending' and first and due_at > now() order by due_at limit 1)`
 
 // claimDue claims the oldest messages that are first and due, at most $3, for the holder $2, none
-// of the partitions $5, and at most $6 of another one. It registers the holder if its registration
+// of the partitions $5. It registers the holder if its registration
 // ends soon, so an idle holder writes nothing. Before $4 lie only the remains of claimed messages,
 // which an old snapshot may keep.
 const claimDue = `
 -- inbox.claimDue
 with due as (
-  select id, partition_key, due_at
+  select id
     from inbox
    where receiver = $1
      and status = 'pending'
@@ -41,18 +41,15 @@ with due as (
          holder     = $2,
          nudged     = false,
          claimed_at = clock_timestamp()
-   where id = any (array(
-           select id
-             from (select id, partition_key, row_number() over (partition by partition_key order by due_at, id) as place from due) d
-            where partition_key = '' or place <= $6))
+   where id = any (array(select id from due))
   returning *
 ), registered as (
   insert into inbox_holders
          (receiver, holder, alive_until)
-  select $1, $2, clock_timestamp() + $7::interval
+  select $1, $2, clock_timestamp() + $6::interval
    where exists (select from claimed)
      and not exists (
-         select from inbox_holders where receiver = $1 and holder = $2 and alive_until > clock_timestamp() + $7::interval * 0.7)
+         select from inbox_holders where receiver = $1 and holder = $2 and alive_until > clock_timestamp() + $6::interval * 0.7)
   on conflict (receiver, holder) do update
      set alive_until = excluded.alive_until
 )
@@ -61,18 +58,17 @@ select id, fence, attempts, deaths, waits, message_id, type, ordering_key, parti
 
 const claimOverlap = 2 * time.Second // a message may be committed later than its due time
 
-// reservation is what a claim may take. A partition has at most seven eighths of the free slots by
-// a claim, and nothing while it has as much of all. So one that is slow, or has very many messages,
-// leaves slots to others.
+// reservation is what a claim may take: seven eighths of the free slots, and nothing of a partition
+// that has as much of all. So one that is slow, or has very many messages, leaves slots to others.
 type reservation struct {
 	slots int
-	share int      // of one partition
+	left  int      // slots that are free beside these
 	full  []string // partitions that get none: they have their share, or are paused
 }
 
 func share(slots int) int { return max(1, 7*slots/8) }
 
-// reserve reserves free slots for a claim: all of them for the loop, or at most so many for a page.
+// reserve reserves free slots for a claim: for the loop where most is 0, or at most so many for a page.
 // A page gets none while partitions are left out, since its claim would have to look past their
 // messages.
 func (p *Processor) reserve(most int) reservation {
@@ -91,24 +87,24 @@ func (p *Processor) reserve(most int) reservation {
 	if !p.open || p.paused || free <= 0 || most > 0 && len(r.full) > 0 {
 		return r
 	}
-	if r.slots, r.share = free, share(free); most > 0 {
-		r.slots = min(free, most)
+	if r.slots = share(free); most > 0 {
+		r.slots = min(r.slots, most)
 	}
+	r.left = free - r.slots
 	p.claiming += r.slots
 	p.running.Add(1)
 	return r
 }
 
-// claim commits a batch that ends with a claim: for all free slots where most is 0, or for at most
-// so many messages of a page. It starts what it has claimed. It returns what it has left of its
-// reservation, and whether more may be due.
+// claim commits a batch that ends with a claim: of the loop where most is 0, or of at most so many
+// messages for a page. It starts what it has claimed, and returns whether more may be due.
 //
 // If we die here: what was claimed is taken over. Test: TestModel.
 func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (r reservation, more bool, err error) {
 	r = p.reserve(most)
 	var claimed []*Delivery
 	if r.slots > 0 {
-		b.Queue(claimDue, p.Receiver, p.Holder, r.slots, time.UnixMicro(p.dueFrom.Load()), r.full, r.share, p.Policy.Lease).Query(func(rows pgx.Rows) (err error) {
+		b.Queue(claimDue, p.Receiver, p.Holder, r.slots, time.UnixMicro(p.dueFrom.Load()), r.full, p.Policy.Lease).Query(func(rows pgx.Rows) (err error) {
 			claimed, err = pgx.CollectRows(rows, p.scan)
 			return err
 		})
@@ -117,9 +113,7 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (r reserv
 		claimed, err = nil, fmt.Errorf("commit a claim for %s: %w", p.Receiver, err)
 	}
 	p.start(ctx, claimed, r.slots)
-	more = len(claimed) >= min(r.slots, r.share)
-	r.slots -= len(claimed)
-	return r, more, err
+	return r, len(claimed) == r.slots, err
 }
 
 func (p *Processor) scan(row pgx.CollectableRow) (*Delivery, error) {
@@ -143,7 +137,7 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	}
 	now, coming := time.Time{}, (*time.Time)(nil)
 	b.Queue(readNext, p.Receiver).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &coming) })
-	left, more, err := p.claim(ctx, b, 0)
+	r, more, err := p.claim(ctx, b, 0)
 	if ended := time.Now(); repairs { //nolint:forbidigo // as above
 		p.repaired, p.repairTook = ended, ended.Sub(began) // or it has failed to: the next ticks claim, whatever the repair has met
 	}
@@ -154,9 +148,9 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	case len(stranded) > 0:
 		p.promoteStranded(ctx, stranded)
 		return 0, nil
-	case more && left.slots > 0:
+	case more && r.left > 0:
 		return 0, nil
-	case !more && len(left.full) == 0:
+	case !more && len(r.full) == 0:
 		p.dueFrom.Store(now.Add(-claimOverlap).UnixMicro())
 	}
 	if coming != nil {

@@ -88,13 +88,13 @@ type model struct {
 	watching sync.WaitGroup
 	both     [2]*life
 
-	mu       sync.Mutex
-	sent     []string
-	scripts  map[string][]string // what the handler does with a message, attempt by attempt
-	running  map[string]map[*inbox.Delivery]bool
-	zombies  map[*inbox.Delivery]bool
-	kills    int
-	broken   string // the first violation
+	mu      sync.Mutex
+	sent    []string
+	scripts map[string][]string // what the handler does with a message, attempt by attempt
+	running map[string]map[*inbox.Delivery]bool
+	zombies map[*inbox.Delivery]bool
+	kills   int
+	broken  string // the first violation
 }
 
 // life is one start of a processor.

@@ -117,11 +117,11 @@ func TestProcessor_inEachModeOfPgx(t *testing.T) {
 				case strings.HasPrefix(d.ID, "odd") && (!bytes.Equal(d.Payload, odd.Payload) || d.Metadata["k"] != odd.Metadata["k"]):
 					return &inbox.DeadLetterError{Err: errors.New("it was changed")}
 				case d.ID == "dead":
-					return &inbox.DeadLetterError{Err: errors.New("never")}
+					return &inbox.DeadLetterError{Err: errClosed}
 				case d.ID == "waits" && d.Waits == 0:
-					return &inbox.WaitError{Err: errors.New("closed")}
+					return &inbox.WaitError{Err: errClosed}
 				case d.ID == "fails" && d.Attempt == 1:
-					return errors.New("odd")
+					return errClosed
 				case d.ID == "batch":
 					return d.Commit(ctx, commits, &pgx.Batch{})
 				case d.ID == "transaction":
