@@ -2,7 +2,6 @@ package inbox_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -11,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/groupcommit"
-	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
 )
 
@@ -94,36 +92,4 @@ func ExampleAppend() {
 	// Output:
 	// Thank you, Ada.
 	// <nil>
-}
-
-// A transport that gives a message another UUID when it is sent again: the id is the sender's
-// key, else what the message is about. A key that is not valid is an error, never a reason for
-// the other one.
-func ExampleRead() {
-	read := inbox.Read(func(m *message.Message) (inbox.Message, error) {
-		if given, ok := m.Metadata["idempotency-key"]; ok {
-			id, err := idempotency.ParseKey([]string{given})
-			return inbox.Message{ID: id}, err
-		}
-		var order struct {
-			ID string `json:"order_id"`
-		}
-		if err := json.Unmarshal(m.Payload, &order); err != nil {
-			return inbox.Message{}, err
-		}
-		key, err := idempotency.NaturalKey("charge", 1, order.ID)
-		return inbox.Message{ID: key}, err
-	})
-	for _, given := range []string{`"k-1"`, "no key", ""} {
-		m := message.NewMessage(watermill.NewUUID(), []byte(`{"order_id":"o-1"}`))
-		if given != "" {
-			m.Metadata["idempotency-key"] = given
-		}
-		stored, err := read(m)
-		fmt.Println(stored.ID, err) // with an error it is stored as a dead letter
-	}
-	// Output:
-	// k-1 <nil>
-	//  the idempotency key is not valid: a space, ",", ";", " or \ needs quotes around the key
-	// o-1:charge:v1 <nil>
 }

@@ -16,15 +16,18 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-// counting counts commits.
+// counting counts commits. The first may fail.
 type counting struct {
 	groupcommit.DB
 
-	n atomic.Int64
+	n     atomic.Int64
+	first error
 }
 
 func (c *counting) Commit(ctx context.Context, b *pgx.Batch) error {
-	c.n.Add(1)
+	if c.n.Add(1) == 1 && c.first != nil {
+		return c.first
+	}
 	return c.DB.Commit(ctx, b)
 }
 

@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"time"
@@ -110,29 +111,15 @@ func IsLost(err error) bool { return groupcommit.Constraint(err) == "inbox_done_
 // Writes are the statements of this package that may share a group commit.
 func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{
-		{SQL: store, ManyRows: storeMany, Wakes: receiverOf},
+		{SQL: store, ManyRows: storeMany, Wakes: func(a []any) string { return fmt.Sprint(a[0]) }},
 		{SQL: endDelivery, ManyRows: endDeliveries, Table: "inbox", Key: 1},
 		{SQL: endClaim, Table: "inbox", Key: 1},
 		{SQL: promote, ManyRows: promoteMany, Table: "the keys of the inbox", Key: 2},
 	}
 }
 
-func receiverOf(arguments []any) string {
-	receiver, _ := arguments[0].(string)
-	return receiver
-}
-
-// outcome is how an attempt ended: how the claim is stored, if it is, and the log line.
-type outcome struct {
-	end    End
-	queue  func(*pgx.Batch)
-	level  slog.Level
-	log    string
-	reason error
-}
-
 // process runs the handler and ends the claim.
-func (p *Processor) process(ctx context.Context, d *Delivery) End {
+func (p *Processor) process(ctx context.Context, d *Delivery) {
 	ended := func(End) {}
 	if p.OnAttempt != nil {
 		ctx, ended = p.OnAttempt(ctx, d)
@@ -142,44 +129,40 @@ func (p *Processor) process(ctx context.Context, d *Delivery) End {
 		err = loop.Safely(func() error { return p.Handle(ctx, &own) })
 	}
 	d.endedByHandler = own.endedByHandler
-	o := p.outcomeOf(ctx, d, err)
+	end, queue := p.endOf(ctx, d, err)
 	log := p.Log.With("receiver", p.Receiver, "message_id", d.ID, "ordering_key", d.OrderingKey, "attempt", d.Attempt)
-	if o.queue != nil && !p.finish(ctx, log, o.queue) {
-		o.end = EndNotStored
-	} else if o.log != "" {
-		log.Log(ctx, o.level, o.log, "reason", o.reason) //nolint:sloglint // the outcomes below are the messages
+	if queue != nil && !p.finish(ctx, log, queue) {
+		end = EndNotStored
+	} else if end != EndDone {
+		level := map[End]slog.Level{EndFailed: slog.LevelWarn, EndLost: slog.LevelWarn, EndBlocked: slog.LevelError, EndDeadLetter: slog.LevelError}
+		log.Log(ctx, level[end], "attempt ended", "end", end, "reason", err)
 	}
-	ended(o.end)
-	return o.end
+	ended(end)
 }
 
-func (p *Processor) outcomeOf(ctx context.Context, d *Delivery, err error) outcome {
+// endOf says how an attempt ended, and what stores that, if anything does.
+func (p *Processor) endOf(ctx context.Context, d *Delivery, err error) (end End, queue func(*pgx.Batch)) {
 	var waiting *WaitError
 	var dead *DeadLetterError
-	attempts := d.Attempt - d.deaths // a handler that returned did not cause the deaths before it
+	attempts := d.Attempt - d.Deaths // a handler that returned did not cause the deaths before it
 	cause := context.Cause(ctx)
 	switch {
 	case err == nil && d.endedByHandler:
-		return outcome{end: EndDone}
+		return EndDone, nil
 	case err == nil:
-		return outcome{end: EndDone, queue: d.queueEnd}
+		return EndDone, d.queueEnd
 	case errors.Is(cause, errLost) || IsLost(err):
-		return outcome{EndLost, nil, slog.LevelWarn, "message lost, the new holder continues", err}
+		return EndLost, nil // the new holder continues
 	case errors.Is(cause, errDraining):
-		return outcome{EndReleased, p.ending(d, false, attempts-1, d.Waits, 0, nil, nil), slog.LevelInfo, "message released", err}
+		return EndReleased, p.ending(d, false, attempts-1, d.Waits, 0, nil, nil)
 	case errors.As(err, &dead):
-		return outcome{EndDeadLetter, p.ending(d, true, attempts, d.Waits, 0, nil, err), slog.LevelError, "dead letter", err}
+		return EndDeadLetter, p.ending(d, true, attempts, d.Waits, 0, nil, err)
+	case errors.As(err, &waiting) && waiting.NeedsOperator:
+		return EndBlocked, p.wait(d, *waiting, err)
 	case errors.As(err, &waiting):
-		o := outcome{EndWaiting, p.wait(d, *waiting, err), slog.LevelInfo, "message waits", err}
-		if waiting.NeedsOperator {
-			o.end, o.level, o.log = EndBlocked, slog.LevelError, "message waits for an operator"
-		}
-		return o
+		return EndWaiting, p.wait(d, *waiting, err)
 	}
-	return outcome{
-		EndFailed, p.ending(d, attempts >= p.Policy.MaxAttempts, attempts, d.Waits, p.Policy.backoff(attempts-1), nil, err),
-		slog.LevelWarn, "attempt failed", err,
-	}
+	return EndFailed, p.ending(d, attempts >= p.Policy.MaxAttempts, attempts, d.Waits, p.Policy.backoff(attempts-1), nil, err)
 }
 
 // wait forgets earlier errors, since the handler got as far as the service.
@@ -205,8 +188,6 @@ func (p *Processor) ending(d *Delivery, dead bool, attempts, waits int, pause ti
 	}
 }
 
-const afterFailure = 250 * time.Millisecond
-
 // finish commits the end of a claim, and retries while the database is out of reach: a handler
 // that returned must not look like one that died. Each statement checks the fence, so it may be
 // repeated. It returns false when the message is lost or the program stops.
@@ -222,7 +203,7 @@ func (p *Processor) finish(ctx context.Context, log *slog.Logger, queue func(*pg
 			log.WarnContext(ctx, "the end of the claim could not be stored", "error", err)
 		}
 		again := groupcommit.OutcomeOf(err) == groupcommit.Unknown || isRace(err)
-		if !again || !loop.Pause(ctx, afterFailure, nil) {
+		if !again || !loop.Pause(ctx, 250*time.Millisecond, nil) {
 			return false
 		}
 	}

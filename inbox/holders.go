@@ -84,11 +84,10 @@ update inbox
           limit 1000
             for update skip locked))`
 
-	// setLockTimeout ends with the transaction. A key that is locked for longer holds up the repair
-	// of the others, and is found again.
+	// setLockTimeout ends with the transaction.
 	setLockTimeout = `
 -- inbox.setLockTimeout
-select set_config('lock_timeout', '200ms', true)`
+select set_config('lock_timeout', '10ms', true)`
 )
 
 const (
@@ -104,55 +103,32 @@ func (p *Processor) timeout() time.Duration { return max(p.Policy.Lease, 3*time.
 // queueRepair queues what mends the rows that others left: messages of silent holders, claims and
 // ends with an unknown outcome, and due times of a wrong clock. It reads a part of the keys,
 // behind that of the repair before, for those without a first message.
-func (p *Processor) queueRepair(b *pgx.Batch, takesOver bool, stranded *[]string) {
+func (p *Processor) queueRepair(b *pgx.Batch, stranded *[]string) {
 	q := p.Policy
-	if takesOver {
-		claims := p.slots.isClaiming() // before what is held is read
-		held := column(p.held(), func(h holding) int64 { return h.row })
+	if time.Now().After(p.patientUntil) { //nolint:forbidigo // it decides only when others are taken over
+		p.mu.Lock()
+		claims := p.claiming > 0
+		p.mu.Unlock() // before what is held is read
 		b.Queue(forget, p.Receiver, q.Lease)
 		b.Queue(takeOver, p.Receiver, deathsPerAttempt*q.MaxAttempts, q.DeadLetters == Pass,
-			q.BackoffBase, q.BackoffCap, p.Holder, held, claims, 2*p.timeout())
+			q.BackoffBase, q.BackoffCap, p.Holder, column(p.held(), rowOf), claims, 2*p.timeout())
 	}
 	b.Queue(correctDueTimes, p.Receiver, q.BackoffCap, max(LongestWait, q.BackoffCap))
 	b.Queue(readStranded, p.Receiver, p.repairedKey).QueryRow(func(row pgx.Row) error { return row.Scan(stranded, &p.repairedKey) })
 }
 
-// promoteStranded repairs keys beside the loop, since it may wait for another transaction: each
-// key alone where they cannot be repaired together. A key that cannot be is found again.
+// promoteStranded repairs keys in a transaction of their own, and in two halves where one of them is
+// locked. One that cannot be repaired is found again.
 //
-// If we die here: the repair of another processor finds the key. Test: TestModel.
+// If we die here: the repair of another processor finds the keys. Test: TestModel.
 func (p *Processor) promoteStranded(ctx context.Context, keys []string) {
-	if len(keys) == 0 || !p.promoting.CompareAndSwap(false, true) {
-		return
+	b := &pgx.Batch{}
+	b.Queue(setLockTimeout)
+	b.Queue(promoteMany, slices.Repeat([]string{p.Receiver}, len(keys)), keys)
+	if err := p.DB.Commit(ctx, b); err != nil && len(keys) > 1 {
+		p.promoteStranded(ctx, keys[:len(keys)/2])
+		p.promoteStranded(ctx, keys[len(keys)/2:])
 	}
-	p.background.Go(func() {
-		defer p.promoting.Store(false)
-		promoted := func(keys ...string) bool {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
-			defer cancel()
-			b := &pgx.Batch{}
-			b.Queue(setLockTimeout)
-			b.Queue(promoteMany, slices.Repeat([]string{p.Receiver}, len(keys)), keys)
-			return p.DB.Commit(ctx, b) == nil
-		}
-		if !promoted(keys...) {
-			for _, key := range keys {
-				if !p.draining() {
-					promoted(key)
-				}
-			}
-		}
-		p.wake()
-	})
-}
-
-// mayTakeOver reports whether a holder without a registration is dead. After an outage of the
-// database all holders are silent, so each gets the time to register again.
-func (p *Processor) mayTakeOver(now time.Time) bool {
-	if now.Sub(p.reached) > p.timeout() {
-		p.patientUntil = now.Add(2 * p.timeout())
-	}
-	return now.After(p.patientUntil)
 }
 
 // keepAlive registers the holder while it holds messages, until ctx ends, and ends the context of
@@ -176,17 +152,19 @@ func (p *Processor) beat(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
 	defer cancel()
 	b := &pgx.Batch{}
-	rows, fences := column(held, func(h holding) int64 { return h.row }), column(held, func(h holding) int64 { return h.fence })
-	b.Queue(beat, p.Receiver, p.Holder, p.Policy.Lease, rows, fences).Query(func(rows pgx.Rows) (err error) {
+	fences := column(held, func(d *Delivery) int64 { return d.fence })
+	b.Queue(beat, p.Receiver, p.Holder, p.Policy.Lease, column(held, rowOf), fences).Query(func(rows pgx.Rows) (err error) {
 		lost, err = pgx.CollectRows(rows, pgx.RowTo[int64])
 		return err
 	})
 	if err := p.DB.Commit(ctx, b); err != nil {
 		p.Log.WarnContext(ctx, "heartbeat failed", "receiver", p.Receiver, "error", err)
 	}
-	for _, h := range held {
-		if slices.Contains(lost, h.row) {
-			h.cancel(errLost)
+	for _, d := range held {
+		if slices.Contains(lost, d.row) {
+			d.cancel(errLost)
 		}
 	}
 }
+
+func rowOf(d *Delivery) int64 { return d.row }

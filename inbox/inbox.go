@@ -13,13 +13,6 @@
 // A handler ends its message by Delivery.Done in its transaction, or by Delivery.Commit with
 // its batch. A transaction of the same database sends a message by Append, without a broker.
 //
-// # One life
-//
-//	stored    first of its key, or behind another one
-//	first     the end of the one before makes the next one first, in the same transaction
-//	claimed   the oldest that are first and due, by the transaction of a page or by a later claim
-//	ended     done, due again, or a dead letter
-//
 // # Guarantees and what they rest on
 //
 //	a message is stored once for each receiver     unique inbox_message_once
@@ -35,9 +28,8 @@
 //     so that a message which kills its process soon runs alone. Test: TestPoison.
 //   - The database was away: a processor lets the others register again before it takes over.
 //   - The outcome of a commit is unknown: the message is delivered or handled again.
-//   - A handler fails or panics: it is retried with backoff and full jitter. One that waits
-//     for an external service (WaitError) is retried for a bounded time. Then, or by a
-//     DeadLetterError, the message becomes a dead letter (DeadLetters).
+//   - A handler fails or panics: it is retried with backoff and full jitter, and after too many
+//     attempts the message becomes a dead letter. A wait for an external service is no attempt.
 //
 // # What this does not give you
 //
@@ -52,6 +44,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 )
@@ -83,24 +76,23 @@ type Delivery struct {
 	Attempt int
 	// Waits counts how often the handler has waited for an external service.
 	Waits int
+	// Deaths counts the holders in a row that died or went silent with it before this one.
+	Deaths int
 	// ClaimedAt is when the claim began, in database time. The handler compares it with what
 	// is due at a time: a message that waited until then is claimed no earlier.
 	ClaimedAt time.Time
 
 	receiver       string
 	row, fence     int64
-	deaths         int  // holders in a row that died before this one
-	followed       bool // others of its key waited behind it when it was claimed
-	endedByHandler bool // by its handler's transaction
+	cancel         context.CancelCauseFunc // ends the handler's context
+	endedByHandler bool                    // by its handler's transaction
 }
 
 // Handler handles one delivery. It may be called again for the same message, after a
 // crash even while the first call still runs in another process, so it first looks at
-// what is already done.
-//
-// The context ends when another holder has taken over or the program has no time left to drain. After
-// nil the message is done: by the handler's Delivery.Commit or Delivery.Done, else by a
-// commit of the inbox.
+// what is already done. The context ends when another holder has taken over or the program has
+// no time left to drain. After nil the message is done: by the handler's Delivery.Commit or
+// Delivery.Done, else by a commit of the inbox.
 type Handler func(ctx context.Context, d *Delivery) error
 
 // WaitError is returned by a handler that cannot continue because of an external
@@ -160,11 +152,8 @@ const LongestWait = 6 * time.Hour
 
 // backoff is a random part of min(BackoffCap, BackoffBase × 2ⁿ).
 func (p Policy) backoff(n int) time.Duration {
-	longest := p.BackoffBase
-	for ; n > 0 && 0 < longest && longest < p.BackoffCap; n-- {
-		longest *= 2
-	}
-	return rand.N(max(0, min(longest, p.BackoffCap)) + 1) //nolint:gosec // it is no secret
+	longest := min(float64(p.BackoffCap), float64(p.BackoffBase)*math.Pow(2, float64(n)))
+	return rand.N(max(0, time.Duration(longest)) + 1) //nolint:gosec // it is no secret
 }
 
 // DeadLetters is what a dead letter does to the younger messages of its ordering key. It

@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,7 +42,6 @@ func TestModel(t *testing.T) {
 	for name, value := range bounds {
 		testdb.Must(t, flag.Set(name, value)) // as if they were given: rapid has no other way
 	}
-	var count tally
 	for shard := range 2 {
 		t.Run(fmt.Sprint("in database ", shard), func(t *testing.T) {
 			t.Parallel()
@@ -54,19 +52,13 @@ func TestModel(t *testing.T) {
 			rapid.Check(t, func(r *rapid.T) {
 				sequence++
 				m := newModel(t, r, url, db, fmt.Sprint("r", sequence))
-				defer m.end(&count)
+				defer m.end()
 				r.Repeat(m.actions())
 				m.settle()
 			})
 		})
 	}
-	t.Cleanup(func() {
-		t.Logf("%d sequences, %d messages, %d attempts, %d takeovers, %d zombies, %d kills", count.sequences.Load(),
-			count.messages.Load(), count.attempts.Load(), count.takeovers.Load(), count.zombies.Load(), count.kills.Load())
-	})
 }
-
-type tally struct{ sequences, messages, attempts, takeovers, zombies, kills atomic.Int64 }
 
 // witnesses note what happens to each message, where no statement of the inbox can forget it.
 const witnesses = `
@@ -96,14 +88,13 @@ type model struct {
 	watching sync.WaitGroup
 	both     [2]*life
 
-	mu       sync.Mutex
-	sent     []string
-	scripts  map[string][]string // what the handler does with a message, attempt by attempt
-	running  map[string]map[*inbox.Delivery]bool
-	zombies  map[*inbox.Delivery]bool
-	attempts int
-	kills    int
-	broken   string // the first violation
+	mu      sync.Mutex
+	sent    []string
+	scripts map[string][]string // what the handler does with a message, attempt by attempt
+	running map[string]map[*inbox.Delivery]bool
+	zombies map[*inbox.Delivery]bool
+	kills   int
+	broken  string // the first violation
 }
 
 // life is one start of a processor.
@@ -194,7 +185,6 @@ func (m *model) strings(ctx context.Context, sql string) ([]string, error) {
 func (m *model) begin(d *inbox.Delivery) (step string, end func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.attempts++
 	if m.running[d.OrderingKey] == nil {
 		m.running[d.OrderingKey] = map[*inbox.Delivery]bool{}
 	}
@@ -382,7 +372,8 @@ select concat_ws(' ', message_id, 'stored', s, 'done', d, 'discarded', x, 'effec
 	testdb.Must(m.t, err)
 	stored, err := m.strings(m.t.Context(), `select distinct message_id from happened where receiver = $1`)
 	testdb.Must(m.t, err)
-	takeovers := m.takeovers()
+	var takeovers int
+	testdb.Must(m.t, m.db.QueryRow(m.t.Context(), `select count(*) from happened where receiver = $1 and what = 'taken over'`, m.receiver).Scan(&takeovers))
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
@@ -397,22 +388,11 @@ select concat_ws(' ', message_id, 'stored', s, 'done', d, 'discarded', x, 'effec
 	}
 }
 
-func (m *model) takeovers() (n int) {
-	testdb.Must(m.t, m.db.QueryRow(m.t.Context(), `select count(*) from happened where receiver = $1 and what = 'taken over'`, m.receiver).Scan(&n))
-	return n
-}
-
-func (m *model) end(count *tally) {
+func (m *model) end() {
 	for _, l := range m.both {
 		l.die()
 		testrun.Receive(m.t, "the end of a processor", l.ended)
 	}
 	m.stop()
 	m.watching.Wait()
-	count.sequences.Add(1)
-	count.messages.Add(int64(len(m.sent)))
-	count.attempts.Add(int64(m.attempts))
-	count.takeovers.Add(int64(m.takeovers()))
-	count.zombies.Add(int64(len(m.zombies)))
-	count.kills.Add(int64(m.kills+2) / 3)
 }

@@ -34,10 +34,8 @@ type Options struct {
 	// is a hint: a lost one costs a second.
 	Wake <-chan struct{}
 
-	// OnReceive, where set, receives what became of messages that were stored. OnClaim receives
-	// how many messages were claimed, and how many of them from holders that died.
+	// OnReceive, where set, receives what became of messages that were stored.
 	OnReceive func(Reception)
-	OnClaim   func(messages, deaths int)
 	// OnAttempt, where set, is called before an attempt, and ended with the end of the claim.
 	// The handler runs, and the end is stored, in the context that it returns. The hooks must
 	// return at once.
@@ -48,31 +46,23 @@ type Options struct {
 type Processor struct {
 	Options
 
-	slots   slots
 	woken   chan struct{}
-	hungry  atomic.Bool  // messages are due that found no slot
-	behind  atomic.Int64 // pages that brought a message behind another one
+	ran     atomic.Bool
 	dueFrom atomic.Int64 // no message is due before, in microseconds
 
-	mu    sync.Mutex
-	ctx   context.Context // of Run; nil before
-	holds map[int64]holding
-
-	promoting  atomic.Bool    // stranded keys are repaired
-	background sync.WaitGroup // of that, and of the heartbeat
+	mu       sync.Mutex
+	open     bool // claims may begin
+	paused   bool
+	pausedIn []string
+	claiming int // slots of claims in flight, and of those that have not started what they claimed
+	holds    map[*Delivery]bool
+	running  sync.WaitGroup // of claims and handlers
 
 	// Of the loop alone.
-	reached, repaired, patientUntil time.Time
-	repairTook                      time.Duration
-	repairedKey                     string        // keys up to it were looked at
-	pause                           time.Duration // at least until the next claim
-}
-
-type holding struct {
-	*Delivery
-
-	cancel context.CancelCauseFunc
-	behind int64 // when it started
+	repaired     time.Time
+	repairTook   time.Duration
+	repairedKey  string    // keys up to it were looked at
+	patientUntil time.Time // others are not taken over before, after an outage of the database
 }
 
 var (
@@ -81,6 +71,7 @@ var (
 )
 
 const (
+	pollEvery        = time.Second
 	minClaimInterval = 10 * time.Millisecond
 	releaseTime      = 5 * time.Second // that handlers have after Drain
 )
@@ -101,15 +92,17 @@ func New(o Options) (*Processor, error) {
 	q.MaxAttempts = cmp.Or(q.MaxAttempts, 12)
 	q.BackoffBase = cmp.Or(q.BackoffBase, 200*time.Millisecond)
 	q.BackoffCap = max(cmp.Or(q.BackoffCap, time.Minute), q.BackoffBase)
-	p := &Processor{Options: o, woken: make(chan struct{}, 1), holds: map[int64]holding{}}
-	p.slots.size, p.slots.byPartition = o.Concurrency, map[string]int{}
-	return p, nil
+	return &Processor{Options: o, woken: make(chan struct{}, 1), holds: map[*Delivery]bool{}}, nil
 }
 
 // Pause stops the start of messages: of all, or of those partitions. It replaces what was
 // paused before; Pause(false) resumes. Messages that run continue.
 func (p *Processor) Pause(all bool, partitions ...string) {
-	if p.slots.pause(all, partitions) {
+	p.mu.Lock()
+	changes := p.paused != all || !slices.Equal(p.pausedIn, partitions)
+	p.paused, p.pausedIn = all, partitions
+	p.mu.Unlock()
+	if changes {
 		p.wake()
 	}
 }
@@ -119,69 +112,34 @@ func (p *Processor) Pause(all bool, partitions ...string) {
 // and returns nil. Handlers that ignore their context for 5 s more are an error: others take
 // over their messages.
 //
-// It claims when the next message is due, when Wake receives, when a handler has ended behind
-// which another message waits, and once a second, but never sooner than 10 ms after the last
-// claim. While more messages are due than there are slots it waits until a quarter of them are free.
+// It claims when the next message is due, when Wake receives, when a handler has ended, and once a
+// second, but never sooner than 10 ms after the claim before began, or twice as long as that took.
 func (p *Processor) Run(ctx context.Context) error {
-	p.mu.Lock()
-	started := p.ctx != nil
-	p.ctx = ctx
-	p.mu.Unlock()
-	if started {
+	if p.ran.Swap(true) {
 		return errors.New("inbox: a processor runs once")
 	}
 	alive, die := context.WithCancel(context.WithoutCancel(ctx))
-	p.background.Go(func() { p.keepAlive(alive) })
-	defer p.background.Wait()
+	var beating sync.WaitGroup
+	beating.Go(func() { p.keepAlive(alive) })
+	defer beating.Wait()
 	defer die()
-	p.slots.setOpen(true)
-	p.reached = time.Now() //nolint:forbidigo // it decides only when others are taken over
+	p.setOpen(true)
 	loop.Run(ctx, p.Log.With("receiver", p.Receiver), "claim failed, it is retried until it succeeds", func(ctx context.Context) (time.Duration, error) {
 		began := time.Now() //nolint:forbidigo // it decides only when the database is asked
 		next, err := p.tick(ctx)
-		switch {
-		case err != nil:
+		if err != nil {
 			return 0, err
-		case next == 0:
-			p.awaitSlots(ctx)
-			return 0, nil
 		}
-		p.rest(ctx, next)
-		return max(minClaimInterval, p.pause) - time.Since(began), nil //nolint:forbidigo // as above
+		until := began.Add(max(minClaimInterval, 2*time.Since(began))) //nolint:forbidigo // as above
+		select {
+		case <-ctx.Done():
+		case <-p.woken:
+		case <-p.Wake:
+		case <-time.After(next):
+		}
+		return time.Until(until), nil //nolint:forbidigo // as above
 	})
 	return p.drain()
-}
-
-// awaitSlots waits until a quarter of the slots are free, or one for a while, or a poll is due.
-func (p *Processor) awaitSlots(ctx context.Context) {
-	late := time.After(pollEvery)
-	for waits := false; ; {
-		n, few := p.slots.available()
-		if !few && p.pause == 0 {
-			return
-		}
-		if n > 0 && !waits {
-			late, waits = time.After(max(minClaimInterval, p.pause)), true
-		}
-		select {
-		case <-p.woken:
-		case <-ctx.Done():
-			return
-		case <-late:
-			return
-		}
-	}
-}
-
-// rest waits until another claim is worthwhile.
-func (p *Processor) rest(ctx context.Context, next time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-p.woken:
-	case <-p.Wake:
-		p.behind.Add(1) // what another process stored may be behind a message of ours
-	case <-time.After(next):
-	}
 }
 
 func (p *Processor) wake() {
@@ -191,77 +149,67 @@ func (p *Processor) wake() {
 	}
 }
 
-// start runs the handlers of claimed messages. A handler outlives ctx, of the claim or page.
-func (p *Processor) start(ctx context.Context, claimed []*Delivery) {
-	if len(claimed) == 0 {
-		return
-	}
+// start runs the handlers of what a claim has claimed in the slots that it reserved. A handler
+// outlives ctx, of the claim or page.
+func (p *Processor) start(ctx context.Context, claimed []*Delivery, slots int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	deaths := 0
 	for _, d := range claimed {
-		deaths += min(d.deaths, 1)
-		if before, ok := p.holds[d.row]; ok {
-			before.cancel(errLost)
+		for before := range p.holds {
+			if before.row == d.row {
+				before.cancel(errLost)
+			}
 		}
 		handling, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-		if p.ctx.Err() != nil {
+		if d.cancel = cancel; !p.open {
 			cancel(errDraining)
 		}
-		p.holds[d.row] = holding{d, cancel, p.behind.Load()}
-		p.slots.handle(d.Partition)
-		go func() {
-			defer cancel(nil)
-			end := EndNotStored // if the handler ends its goroutine
-			defer func() { p.ended(d, end) }()
-			end = p.process(handling, d)
-		}()
+		p.holds[d] = true
+		p.running.Go(func() {
+			defer p.ended(d)
+			p.process(handling, d)
+		})
 	}
-	if p.OnClaim != nil {
-		p.OnClaim(len(claimed), deaths)
+	if p.claiming -= slots; slots > 0 {
+		p.running.Done()
 	}
 }
 
-// ended wakes the loop if a message may be due that waited for this one.
-func (p *Processor) ended(d *Delivery, end End) {
+// ended wakes the loop: a message may be due that waited for this one or for its slot.
+func (p *Processor) ended(d *Delivery) {
 	p.mu.Lock()
-	mine := p.holds[d.row]
-	if mine.Delivery == d { // else it was taken over
-		delete(p.holds, d.row)
-	}
+	delete(p.holds, d)
 	p.mu.Unlock()
-	p.slots.release(d.Partition)
-	if p.hungry.Load() || end != EndDone || d.followed || mine.behind != p.behind.Load() {
-		p.wake()
-	}
+	d.cancel(nil)
+	p.wake()
 }
 
 // held returns what handlers have.
-func (p *Processor) held() []holding {
+func (p *Processor) held() []*Delivery {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Collect(maps.Values(p.holds))
+	return slices.Collect(maps.Keys(p.holds))
 }
 
-func (p *Processor) draining() bool {
+func (p *Processor) setOpen(open bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.ctx.Err() != nil
+	p.open = open
 }
 
 // drain waits for the handlers, and cancels them after Drain.
 func (p *Processor) drain() error {
-	p.slots.setOpen(false)
+	p.setOpen(false)
 	ended := make(chan struct{})
-	go func() { p.slots.running.Wait(); close(ended) }()
+	go func() { p.running.Wait(); close(ended) }()
 	select {
 	case <-ended:
 		return nil
 	case <-time.After(p.Drain):
 	}
 	late := p.held()
-	for _, h := range late {
-		h.cancel(errDraining)
+	for _, d := range late {
+		d.cancel(errDraining)
 	}
 	select {
 	case <-ended:

@@ -26,12 +26,13 @@ type Reception struct{ New, Duplicates, DeadLetters int }
 // hold them.
 const MaxLength = 255
 
-// maxMetadata is how many bytes the names and values of the metadata of a message may have. An
-// outbox holds no more.
-const maxMetadata = 1 << 20
+const (
+	maxMetadata = 8 << 20 // bytes as JSON, which escapes a byte by six at most: an outbox holds 1 MiB
+	maxTries    = 3       // of a transaction that lost a race
+)
 
 var (
-	errNotStorable  = errors.New("the message has no id, or its id, type, key or partition is longer than 255 bytes or no text, or its metadata is longer than 1 MiB")
+	errNotStorable  = errors.New("the message has no id, or its id, type, key or partition is longer than 255 bytes or no text, or its metadata is longer than 8 MiB")
 	errOtherPayload = errors.New("the id is known with another payload")
 )
 
@@ -42,21 +43,24 @@ type incoming struct {
 	metadata   string
 	hash       []byte
 	unreadable string // why it is stored as a dead letter
-	copies     int64  // of it in its page, at least one
 }
 
 // received returns a message in a form that can be stored: as a dead letter, named by its id and
 // payload, where there is an error.
 func received(m Message, err error) *incoming {
+	metadata := make(map[string]string, len(m.Metadata))
+	for name, value := range m.Metadata { // without NUL, which PostgreSQL refuses
+		metadata[strings.ReplaceAll(name, "\x00", "")] = strings.ReplaceAll(value, "\x00", "")
+	}
+	encoded, _ := json.Marshal(metadata) // texts have no error
 	hash := sha256.Sum256(m.Payload)
-	metadata, size := encoded(m.Metadata)
-	d := &incoming{Message: m, hash: hash[:], metadata: metadata, copies: 1}
+	d := &incoming{Message: m, hash: hash[:], metadata: string(encoded)}
 	for _, text := range []string{m.ID, m.OrderingKey, m.Partition, m.Type} {
 		if m.ID == "" || len(text) > MaxLength || !utf8.ValidString(text) || strings.Contains(text, "\x00") {
 			err = cmp.Or(err, errNotStorable)
 		}
 	}
-	if size > maxMetadata {
+	if len(encoded) > maxMetadata {
 		err, d.metadata = cmp.Or(err, errNotStorable), "{}"
 	}
 	if err != nil {
@@ -70,28 +74,13 @@ func received(m Message, err error) *incoming {
 	return d
 }
 
-// encoded returns metadata as JSON, without NUL, which PostgreSQL refuses, and the bytes of its
-// names and values.
-func encoded(metadata map[string]string) (text string, size int) {
-	storable := make(map[string]string, len(metadata))
-	for name, value := range metadata {
-		storable[strings.ReplaceAll(name, "\x00", "")] = strings.ReplaceAll(value, "\x00", "")
-		size += len(name) + len(value)
-	}
-	encoded, _ := json.Marshal(storable) // texts have no error
-	return string(encoded), size
-}
-
 // Append queues a message into the batch that causes it, in the database of the inbox: it is
-// received exactly if the batch is committed, and once, however often. A message that cannot be
-// stored as it is, or that has another payload than the one under its id, is stored as a dead
-// letter. Append does no I/O.
-//
-// A processor claims the message when it is woken, or within a second. A
-// commit that is refused by inbox_one_first_per_key, which is rare, lost a race and may be repeated.
+// received, as by Receive, exactly if the batch is committed, and once, however often. Append does
+// no I/O. A processor claims the message when it is woken, or within a second. A commit that is
+// refused by inbox_one_first_per_key, which is rare, lost a race and may be repeated.
 func Append(b *pgx.Batch, receiver string, m Message) {
 	d := received(m, nil)
-	b.Queue(store, receiver, d.ID, d.OrderingKey, d.Partition, d.Type, d.Payload, d.metadata, d.hash, d.unreadable, d.copies)
+	b.Queue(store, receiver, d.ID, d.OrderingKey, d.Partition, d.Type, d.Payload, d.metadata, d.hash, d.unreadable)
 	b.Queue(promote, receiver, d.OrderingKey)
 }
 
@@ -108,8 +97,6 @@ func (p *Processor) Receive(ctx context.Context, messages ...Message) (Reception
 	return p.receive(ctx, column(messages, func(m Message) *incoming { return received(m, nil) }))
 }
 
-const maxTries = 3
-
 // receive stores a page, each id once.
 func (p *Processor) receive(ctx context.Context, page []*incoming) (r Reception, err error) {
 	byID, once := map[string]*incoming{}, make([]*incoming, 0, len(page))
@@ -117,35 +104,21 @@ func (p *Processor) receive(ctx context.Context, page []*incoming) (r Reception,
 		if same := byID[d.ID]; same != nil && !slices.Equal(same.hash, d.hash) {
 			d = received(d.Message, errOtherPayload)
 		}
-		if byID[d.ID] != nil {
-			byID[d.ID].copies++
-			continue
+		if byID[d.ID] == nil {
+			byID[d.ID], once = d, append(once, d)
 		}
-		byID[d.ID], once = d, append(once, d)
 	}
-	var became map[string]string
 	for try := 1; len(once) > 0; try++ {
-		became, err = p.storePage(ctx, once)
-		if !isRace(err) || try == maxTries {
+		if r, err = p.storePage(ctx, once); !isRace(err) || try == maxTries {
 			break
 		}
 	}
 	if err != nil {
-		return r, fmt.Errorf("receive %d messages for %s: %w", len(page), p.Receiver, err)
+		return Reception{}, fmt.Errorf("receive %d messages for %s: %w", len(page), p.Receiver, err)
 	}
-	r.Duplicates = len(page)
-	for id, what := range became {
-		switch what {
-		case "known":
-			continue
-		case "dead":
-			r.DeadLetters++
-			p.Log.ErrorContext(ctx, "message cannot be read: it is a dead letter",
-				"receiver", p.Receiver, "message_id", id, "reason", cmp.Or(byID[id].unreadable, errOtherPayload.Error()))
-		default:
-			r.New++
-		}
-		r.Duplicates--
+	r.Duplicates = len(page) - r.New - r.DeadLetters
+	if r.DeadLetters > 0 {
+		p.Log.ErrorContext(ctx, "messages cannot be read: they are dead letters, whose last error says why", "receiver", p.Receiver, "messages", r.DeadLetters)
 	}
 	if p.OnReceive != nil {
 		p.OnReceive(r)
@@ -159,10 +132,9 @@ func isRace(err error) bool {
 	return groupcommit.Constraint(err) == "inbox_one_first_per_key" || groupcommit.OutcomeOf(err).Retryable()
 }
 
-// storePage is one transaction: it stores a page, promotes, and claims for the free slots. It
-// returns what became of each id: new, behind another message of its key, dead, or known.
-func (p *Processor) storePage(ctx context.Context, page []*incoming) (became map[string]string, err error) {
-	b, behind := &pgx.Batch{}, false
+// storePage is one transaction: it stores a page, promotes, and claims for the free slots.
+func (p *Processor) storePage(ctx context.Context, page []*incoming) (r Reception, err error) {
+	b := &pgx.Batch{}
 	receivers := slices.Repeat([]string{p.Receiver}, len(page))
 	keys := column(page, func(d *incoming) string { return d.OrderingKey })
 	b.Queue(storeMany, receivers,
@@ -173,29 +145,13 @@ func (p *Processor) storePage(ctx context.Context, page []*incoming) (became map
 		column(page, func(d *incoming) string { return d.metadata }),
 		column(page, func(d *incoming) []byte { return d.hash }),
 		column(page, func(d *incoming) string { return d.unreadable }),
-		column(page, func(d *incoming) int64 { return d.copies }),
-	).Query(func(rows pgx.Rows) error {
-		var id, what string
-		became = make(map[string]string, len(page))
-		_, err := pgx.ForEachRow(rows, []any{&id, &what}, func() error {
-			became[id] = what
-			behind = behind || what == "behind"
-			return nil
-		})
-		return err
-	})
+	).QueryRow(func(row pgx.Row) error { return row.Scan(&r.New, &r.DeadLetters) })
 	b.Queue(promoteMany, receivers, keys)
 	_, more, err := p.claim(ctx, b, len(page)+1) // one more shows whether older messages are due
-	if err != nil {
-		return nil, err
-	}
-	if behind {
-		p.behind.Add(1)
-	}
-	if more || behind { // the message before may have ended meanwhile
+	if more {
 		p.wake()
 	}
-	return became, nil
+	return r, err
 }
 
 func column[E, T any](all []E, of func(E) T) []T {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -107,6 +106,16 @@ func TestTakeover(t *testing.T) {
 		done(t, db)
 	})
 
+	t.Run("after an outage of the database the other holders have time to register again", func(t *testing.T) {
+		db := fresh(t, "m1@k", "m2@l")
+		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, holder = 'silent' where message_id = 'm1'`)
+		start(t, processor(t, &counting{DB: db, first: errClosed}, answer(nil), short))
+		testrun.Row(t, db, `select status = 'done' from inbox where message_id = 'm2'`)
+		<-time.After(2500 * time.Millisecond) // of two repairs
+		testrun.Row(t, db, `select status = 'running' from inbox where message_id = 'm1'`)
+		done(t, db)
+	})
+
 	t.Run("a repair that fails stops no claim", func(t *testing.T) {
 		db := testdb.Open(t)
 		write(t, db, `
@@ -136,70 +145,39 @@ create trigger refuse before update on inbox for each row when (old.due_at > '21
 	}
 }
 
-// slow is a database whose first commit in the context of slowly goes through page.
+// slow is a database of which one commit, of a page, returns late.
 type slow struct {
 	*postgres.DB
 
-	page func(ctx context.Context, b *pgx.Batch) error
-	went atomic.Bool
+	late func()
 }
 
 type slowly struct{}
 
 func (s *slow) Commit(ctx context.Context, b *pgx.Batch) error {
-	if ctx.Value(slowly{}) == nil || s.went.Swap(true) {
-		return s.DB.Commit(ctx, b)
+	err := s.DB.Commit(ctx, b)
+	if ctx.Value(slowly{}) != nil {
+		s.late()
 	}
-	return s.page(ctx, b)
-}
-
-// receiveSlowly receives a page of m1 in a processor that runs and notes what it handles. Its
-// commit goes through page.
-func receiveSlowly(t *testing.T, db *postgres.DB, page func(ctx context.Context, b *pgx.Batch) error, change ...func(*inbox.Options)) (handled *diary) {
-	t.Helper()
-	handled = &diary{}
-	p := processor(t, &slow{DB: db, page: page}, noting(handled), append(change, short)...)
-	start(t, p)
-	put(t, db, "m0", "")
-	done(t, db)
-	_, err := p.Receive(context.WithValue(t.Context(), slowly{}, true), note("m1", ""))
-	testdb.Must(t, err)
-	return handled
+	return err
 }
 
 // A claim keeps its messages however long its commit takes.
 func TestClaim_whoseCommitIsSlow(t *testing.T) {
 	t.Parallel()
-
-	t.Run("is not taken over when it is committed after its lease", func(t *testing.T) {
-		db := fresh(t)
-		handled := receiveSlowly(t, db, func(ctx context.Context, b *pgx.Batch) error {
-			return pgx.BeginFunc(ctx, db.Pool(), func(tx pgx.Tx) error {
-				write(t, db, `update inbox_holders set alive_until = now()`) // so that the claim renews it
-				err := tx.SendBatch(ctx, b).Close()
-				<-time.After(400 * time.Millisecond) // of a lease of 300
-				start(t, processor(t, db, answer(nil), short))
-				<-time.After(200 * time.Millisecond) // of its first repair
-				return err
-			})
-		})
-		done(t, db)
-		testrun.Same(t, "handled", "m0 m1", handled.String())
-		testrun.Same(t, "deaths", int64(0), testdb.One[int64](t, db, `select sum(deaths) from inbox`))
-	})
-
-	t.Run("is not released by its own processor", func(t *testing.T) {
-		db := fresh(t)
-		handled := receiveSlowly(t, db, func(ctx context.Context, b *pgx.Batch) error {
-			err := db.Commit(ctx, b)
-			write(t, db, `update inbox set claimed_at = claimed_at - interval '1 minute' where message_id = 'm1'`)
-			<-time.After(2500 * time.Millisecond) // of two repairs
-			return err
-		}, func(o *inbox.Options) { o.Policy.BackoffBase, o.Policy.BackoffCap = time.Nanosecond, time.Nanosecond })
-		done(t, db)
-		testrun.Same(t, "handled", "m0 m1", handled.String())
-		testrun.Same(t, "deaths", int64(0), testdb.One[int64](t, db, `select sum(deaths) from inbox`))
-	})
+	db, handled := stocked(t), &diary{}
+	p := processor(t, &slow{db, sync.OnceFunc(func() {
+		write(t, db, `update inbox set claimed_at = claimed_at - interval '1 minute' where message_id = 'm1'`)
+		<-time.After(2500 * time.Millisecond) // of two repairs
+	})}, noting(handled), short)
+	start(t, p)
+	put(t, db, "m0", "")
+	done(t, db)
+	_, err := p.Receive(context.WithValue(t.Context(), slowly{}, true), note("m1", ""))
+	testdb.Must(t, err)
+	done(t, db)
+	testrun.Same(t, "handled", "m0 m1", handled.String())
+	testrun.Same(t, "deaths", int64(0), testdb.One[int64](t, db, `select sum(deaths) from inbox`))
 }
 
 // A processor takes back a message that it has claimed without learning of it, while it beats.
@@ -284,25 +262,6 @@ func TestPoison(t *testing.T) {
 	if most := maxDeaths + 1; processes > most {
 		t.Errorf("%d processes, want at most %d", processes, most)
 	}
-}
-
-// A transaction that stays open, here or in another database, delays no message.
-func TestProcessor_besideOpenTransactions(t *testing.T) {
-	t.Parallel()
-	db, elsewhere := testdb.Reused(t), testdb.Open(t)
-	write(t, db, `create table aside (n int)`)
-	testdb.Begin(t, elsewhere.Pool(), `create table aside as select pg_current_xact_id() as id`)
-	tx := testdb.Begin(t, db.Pool(), `insert into aside values (1)`)
-	stored := &pgx.Batch{}
-	inbox.Append(stored, "r", note("uncommitted", ""))
-	testdb.Must(t, tx.SendBatch(t.Context(), stored).Close())
-	p := processor(t, db, answer(nil))
-	start(t, p)
-	testrun.Soon(t, 900*time.Millisecond, func(try int) {
-		_, err := p.Receive(t.Context(), inbox.Message{ID: fmt.Sprint("page", try)}, inbox.Message{ID: fmt.Sprint("again", try), OrderingKey: fmt.Sprint("page", try)})
-		testdb.Must(t, err)
-		testrun.Row(t, db, `select count(*) = 2 * $1::int from inbox where status = 'done'`, try+1)
-	})
 }
 
 // A processor with nothing to do asks the database once a second, and writes nothing.

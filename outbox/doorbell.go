@@ -63,8 +63,8 @@ func (d *Doorbell) Wake(name string) {
 func (d *Doorbell) Ring(name string) {
 	d.Wake(name)
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.rung[name] = true
-	d.mu.Unlock()
 	ring(d.due)
 }
 
@@ -103,15 +103,11 @@ func (d *Doorbell) notify(ctx context.Context, pool *pgxpool.Pool) {
 		names := slices.Collect(maps.Keys(d.rung))
 		clear(d.rung)
 		d.mu.Unlock()
-		if len(names) == 0 {
-			continue
-		}
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), ringTimeout)
-		_, err := pool.Exec(within, ringAll, d.channel, names)
-		cancel()
-		if err != nil {
+		if _, err := pool.Exec(within, ringAll, d.channel, names); err != nil {
 			d.log.DebugContext(ctx, "NOTIFY failed, readers find the work by their next poll", "error", err)
 		}
+		cancel()
 		loop.Pause(ctx, ringEvery, nil)
 	}
 }

@@ -1,8 +1,6 @@
 package outbox
 
 import (
-	"context"
-	"log/slog"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -11,24 +9,11 @@ import (
 // SetPoll sets the pause between two reads of an empty topic. It is called before Subscribe.
 func SetPoll(of message.Subscriber, d time.Duration) {
 	s, _ := of.(*subscriber)
-	s.reader.poll = d
+	s.poll = d
 }
 
 // SetAckDeadline is called before Subscribe.
 func SetAckDeadline(of message.Subscriber, d time.Duration) {
 	s, _ := of.(*subscriber)
-	s.reader.deadline = d
-}
-
-// Fail lets a reader's polls fail for a time, by an error or, where it is nil, by a refused message.
-func Fail(log *slog.Logger, d time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	defer cancel()
-	r := &reader{Options: Options{Log: log}, done: ctx}
-	for ctx.Err() == nil {
-		if err == nil {
-			r.ids = []int64{1}
-		}
-		r.HandleError(nil, false, err)
-	}
+	s.deadline = d
 }

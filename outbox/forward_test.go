@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/go-cmp/cmp"
@@ -92,25 +91,6 @@ func TestForward_publishesInOrderUnderTheSameIDs(t *testing.T) {
 	}
 	wantEmpty(t, db)
 	testrun.Same(t, "metadata", message.Metadata{"type": "letter", "ordering_key": "k"}, to.metadata)
-}
-
-// A page for which the publisher needs longer than its deadline gets through in parts.
-func TestForward_publishesPagesLongerThanThePublisherTakes(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	publish(t, db, numbered(40)...)
-	from := outbox.NewSubscriber(db.Pool(), outbox.Options{})
-	outbox.SetAckDeadline(from, 250*time.Millisecond)
-	calls := 0
-	to := &broker{before: func(m *message.Message) error {
-		if calls++; calls%10 == 0 {
-			<-m.Context().Done() // and it ignores that
-		}
-		return nil
-	}}
-	forward(t, from, to)
-	to.await(t, 40)
-	wantEmpty(t, db)
 }
 
 // An error or a panic of the publisher costs repetitions, but neither order nor a message.

@@ -1,5 +1,5 @@
 // Package outbox sends messages that exist exactly if the transaction that causes them does,
-// to Watermill subscribers and, by Forward, to any broker. A program that commits and then
+// to Watermill subscribers (by its own watermill-sql) and, by Forward, to any broker. A program that commits and then
 // publishes loses messages when it dies in between, and one that publishes first sends
 // messages of transactions that roll back. Here a message is a row of the transaction.
 //
@@ -9,8 +9,6 @@
 //	})
 //
 //	err = outbox.Forward(ctx, outbox.NewSubscriber(pool, outbox.Options{}), "orders", kafka)
-//
-// It is read by Watermill's own SQL subscriber (watermill-sql).
 //
 // # Guarantees
 //
@@ -136,10 +134,5 @@ func Send(ctx context.Context, tx pgx.Tx, messages ...Message) error {
 // Writes are the statements of this package that may share a commit. A message wakes what
 // waits for its topic.
 func Writes() []groupcommit.Statement {
-	return []groupcommit.Statement{{SQL: insertMessage, ManyRows: insertMessages, Wakes: topicOf}}
-}
-
-func topicOf(arguments []any) string {
-	topic, _ := arguments[0].(string)
-	return topic
+	return []groupcommit.Statement{{SQL: insertMessage, ManyRows: insertMessages, Wakes: func(a []any) string { return fmt.Sprint(a[0]) }}}
 }

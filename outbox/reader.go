@@ -21,37 +21,10 @@ const (
 	pageBytes    = 1 << 20 // of payloads and metadata; a longer message is a page of its own
 	ackDeadline  = 30 * time.Second
 	afterFailure = 100 * time.Millisecond
-	logEvery     = time.Minute // a failure that lasts
 
-	reread        = 2000        // ids before the last one that a page reads again, for transactions that commit later
-	fullScan      = time.Second // between two pages that are read from the beginning
-	fullScanShare = 20          // of the time, at most one part is for them
+	reread   = 2000        // ids before the last one that a page reads again, for transactions that commit later
+	fullScan = time.Second // between two pages that are read from the beginning
 )
-
-// reader lets Watermill read the outbox table, and says when. Watermill calls its methods one
-// after the other, from one goroutine.
-type reader struct {
-	Options
-
-	deadline time.Duration         // of acknowledgments
-	done     context.Context       // of the subscriber; Watermill passes none
-	to       chan *message.Message // holds a page
-	poll     time.Duration         // between two reads of an empty topic
-	logged   time.Time             // when the failure was that lasts; zero if none does
-
-	ids   []int64 // of the page
-	bytes int     // in it
-	acked int     // so many of ids, from the first
-
-	// Between two full scans a page is read from a little before the last one, so that the reader
-	// does not read over the remains of what was deleted. A message with a smaller id, of a
-	// transaction that commits later, is found by the next full scan.
-	last     int64
-	began    time.Time
-	took     time.Duration // until the page had come
-	scan     bool          // this page is one
-	nextScan time.Time
-}
 
 // selectPage reads the oldest messages behind $2, if no other reader of the topic is at work: a
 // reader that finds a message locks the topic's row, which the first one makes. The transaction is
@@ -92,21 +65,20 @@ select id, message_id, payload, metadata
  order by id`
 
 // SelectQuery implements Watermill's SchemaAdapter.
-func (r *reader) SelectQuery(topic, _ string, _ wsql.OffsetsAdapter) wsql.Query {
-	r.ids, r.bytes, r.acked = nil, 0, 0
-	r.began = time.Now() //nolint:forbidigo // it decides only how much is read
-	after := r.last - reread
-	if r.scan = !r.began.Before(r.nextScan); r.scan {
+func (s *subscriber) SelectQuery(topic, _ string, _ wsql.OffsetsAdapter) wsql.Query {
+	s.ids, s.bytes, s.acked = nil, 0, 0
+	after := s.last - reread
+	if s.scan = time.Now().After(s.nextScan); s.scan { //nolint:forbidigo // it decides only how much is read
 		after = 0
 	}
-	idle := strconv.FormatInt(2*r.deadline.Milliseconds(), 10)
+	idle := strconv.FormatInt(2*s.deadline.Milliseconds(), 10)
 	return wsql.Query{Query: selectPage, Args: []any{topic, after, pageMessages, pageBytes, idle}}
 }
 
 // UnmarshalMessage reads the whole page at its first row and delivers it, since Watermill waits for
 // the acknowledgment of one message before it delivers the next one. It returns an empty message that
 // stands for all that were acknowledged.
-func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
+func (s *subscriber) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
 	rows, ok := from.(*sql.Rows)
 	if !ok {
 		return wsql.Row{}, fmt.Errorf("read a page of the outbox: watermill-sql passes a %T", from)
@@ -123,40 +95,39 @@ func (r *reader) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
 		}
 		_ = json.Unmarshal(metadata, &m.Metadata) // values of another program that are no text are empty: an error would block the topic
 		m.SetContext(ctx)
-		page, r.ids, r.bytes = append(page, m), append(r.ids, id), r.bytes+len(m.Payload)+len(metadata)
+		page, s.ids, s.bytes = append(page, m), append(s.ids, id), s.bytes+len(m.Payload)+len(metadata)
 	}
-	r.took = time.Since(r.began) //nolint:forbidigo // as above
 	if err := rows.Err(); err != nil {
 		return wsql.Row{}, fmt.Errorf("read a page of the outbox: %w", err)
 	}
-	r.deliver(page)
-	if r.acked == 0 {
+	s.deliver(page)
+	if s.acked == 0 {
 		return wsql.Row{}, sql.ErrNoRows
 	}
-	return wsql.Row{Offset: r.ids[r.acked-1], Msg: message.NewMessage("", nil)}, nil
+	return wsql.Row{Offset: s.ids[s.acked-1], Msg: message.NewMessage("", nil)}, nil
 }
 
 // deliver sends the messages of the page, and counts those that are acknowledged up to the
 // first that is not. That message and those behind it are delivered again.
-func (r *reader) deliver(page []*message.Message) {
-	deadline := time.After(r.deadline)
+func (s *subscriber) deliver(page []*message.Message) {
+	deadline := time.After(s.deadline)
 	for _, m := range page {
-		r.to <- m // which holds nothing of the page before
+		s.to <- m // which holds nothing of the page before
 	}
 	for _, m := range page {
 		select {
 		case <-m.Acked():
-			r.acked++
+			s.acked++
 			continue
 		case <-m.Nacked():
 		case <-deadline:
-		case <-r.done.Done():
+		case <-s.done.Done():
 		}
 		break
 	}
-	for r.acked < len(page) { // what the receiver has not taken is delivered again behind what it refused
+	for s.acked < len(page) { // what the receiver has not taken is delivered again behind what it refused
 		select {
-		case <-r.to:
+		case <-s.to:
 			continue
 		default:
 		}
@@ -166,47 +137,34 @@ func (r *reader) deliver(page []*message.Message) {
 
 // HandleError implements Watermill's BackoffManager. It is called after each poll, when its
 // transaction has ended. It waits until the next poll is due, and returns 0.
-func (r *reader) HandleError(_ watermill.LoggerAdapter, _ bool, err error) time.Duration {
-	now, failed := time.Now(), err != nil || r.acked < len(r.ids) //nolint:forbidigo // it decides only when is read, and what is logged
-	if len(r.ids) == 0 {
-		r.took = now.Sub(r.began)
+func (s *subscriber) HandleError(_ watermill.LoggerAdapter, _ bool, err error) time.Duration {
+	now, failed := time.Now(), err != nil || s.acked < len(s.ids) //nolint:forbidigo // it decides only when is read
+	if s.scan && err == nil {
+		s.nextScan = now.Add(fullScan)
 	}
-	if r.scan && err == nil {
-		r.nextScan = r.began.Add(max(fullScan, fullScanShare*r.took))
-	}
-	if len(r.ids) > 0 {
-		r.last = r.ids[len(r.ids)-1]
+	if len(s.ids) > 0 {
+		s.last = s.ids[len(s.ids)-1]
 	}
 	switch {
-	case r.done.Err() != nil:
+	case s.done.Err() != nil:
 	case failed:
-		if now.Sub(r.logged) >= logEvery {
-			r.logged = now
-			r.logFailure(err)
+		if !s.failing {
+			s.Log.Error("delivery from the outbox failed and is retried", "refused", len(s.ids)-s.acked, "error", err)
 		}
-		r.nextScan = time.Time{}
-		loop.Pause(r.done, afterFailure, nil)
-	case len(r.ids) < pageMessages && r.bytes < pageBytes: // there is no more
-		wait := r.poll
-		if !r.scan { // a message with a smaller id may have rung
-			wait = min(wait, r.nextScan.Sub(now))
+		s.failing, s.nextScan = true, time.Time{}
+		loop.Pause(s.done, afterFailure, nil)
+	case len(s.ids) < pageMessages && s.bytes < pageBytes: // there is no more
+		wait := s.poll
+		if !s.scan { // a message with a smaller id may have rung
+			wait = min(wait, s.nextScan.Sub(now))
 		}
-		loop.Pause(r.done, wait, r.Bell)
+		loop.Pause(s.done, wait, s.Bell)
 	}
-	if !failed && len(r.ids) > 0 && !r.logged.IsZero() {
-		r.logged = time.Time{}
-		r.Log.Info("delivery from the outbox works again")
+	if s.failing && !failed && len(s.ids) > 0 {
+		s.failing = false
+		s.Log.Info("delivery from the outbox works again")
 	}
 	return 0
-}
-
-// logFailure has no error where messages were refused.
-func (r *reader) logFailure(err error) {
-	args := []any{"refused", len(r.ids) - r.acked}
-	if err != nil {
-		args = append(args, "error", err)
-	}
-	r.Log.Error("delivery from the outbox failed and is retried", args...)
 }
 
 // deleteAcked need not be durable: a crash that loses it costs a redelivery.
@@ -220,25 +178,25 @@ delete from outbox
    and set_config('synchronous_commit', 'off', true) = 'off'`
 
 // AckMessageQuery deletes what was acknowledged.
-func (r *reader) AckMessageQuery(topic string, _ wsql.Row, _ string) wsql.Query {
-	return wsql.Query{Query: deleteAcked, Args: []any{topic, r.ids[:r.acked]}}
+func (s *subscriber) AckMessageQuery(topic string, _ wsql.Row, _ string) wsql.Query {
+	return wsql.Query{Query: deleteAcked, Args: []any{topic, s.ids[:s.acked]}}
 }
 
 // SubscribeIsolationLevel implements Watermill's SchemaAdapter.
-func (*reader) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelReadCommitted }
+func (*subscriber) SubscribeIsolationLevel() sql.IsolationLevel { return sql.LevelReadCommitted }
 
 // BeforeSubscribingQueries fail where the table cannot be read.
-func (*reader) BeforeSubscribingQueries(string, string) []wsql.Query {
+func (*subscriber) BeforeSubscribingQueries(string, string) []wsql.Query {
 	return []wsql.Query{{Query: "-- outbox.none\nselect from outbox where false"}}
 }
 
 // What Watermill asks beyond that is empty: messages enter the outbox by Append, Schema makes
 // the table, and nothing is stored between a page and its acknowledgment.
-func (*reader) InsertQuery(string, message.Messages) (wsql.Query, error) {
+func (*subscriber) InsertQuery(string, message.Messages) (wsql.Query, error) {
 	return wsql.Query{}, errors.ErrUnsupported
 }
-func (*reader) SchemaInitializingQueries(string) []wsql.Query { return nil }
-func (*reader) NextOffsetQuery(string, string) wsql.Query     { return wsql.Query{} }
-func (*reader) ConsumedMessageQuery(string, wsql.Row, string, []byte) wsql.Query {
+func (*subscriber) SchemaInitializingQueries(string) []wsql.Query { return nil }
+func (*subscriber) NextOffsetQuery(string, string) wsql.Query     { return wsql.Query{} }
+func (*subscriber) ConsumedMessageQuery(string, wsql.Row, string, []byte) wsql.Query {
 	return wsql.Query{}
 }

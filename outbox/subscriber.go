@@ -37,40 +37,47 @@ func NewSubscriber(pool *pgxpool.Pool, o Options) message.Subscriber {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	s := &subscriber{db: sessions(pool), reader: &reader{Options: o, poll: 100 * time.Millisecond, deadline: ackDeadline, to: make(chan *message.Message, pageMessages)}}
+	config := pool.Config()
+	config.MinConns, config.MinIdleConns, config.MaxConns = 0, 0, 1
+	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // it would be a transaction for each poll
+	own, _ := pgxpool.NewWithConfig(context.Background(), config)                             // a pool has it, so it is valid
+	s := &subscriber{Options: o, sessions: own, db: stdlib.OpenDBFromPool(own), poll: 100 * time.Millisecond, deadline: ackDeadline, to: make(chan *message.Message, pageMessages)}
 	if o.Bell != nil {
-		s.reader.poll = 2 * time.Second
+		s.poll = 2 * time.Second
 	}
-	s.reader.done, s.close = context.WithCancel(context.Background())
-	s.Subscriber, _ = wsql.NewSubscriber(s.db, wsql.SubscriberConfig{
-		BackoffManager: s.reader, SchemaAdapter: s.reader, OffsetsAdapter: s.reader,
+	s.done, s.close = context.WithCancel(context.Background())
+	s.watermill, _ = wsql.NewSubscriber(s.db, wsql.SubscriberConfig{
+		BackoffManager: s, SchemaAdapter: s, OffsetsAdapter: s,
 	}, watermill.NopLogger{}) // HandleError logs; all that is checked is constant
 	return s
 }
 
-// sessions connects as the pool does.
-func sessions(pool *pgxpool.Pool) *sql.DB {
-	c := pool.Config()
-	options := []stdlib.OptionOpenDB{stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { // a ping would be a transaction for each poll
-		return false
-	})}
-	if c.AfterConnect != nil {
-		options = append(options, stdlib.OptionAfterConnect(c.AfterConnect))
-	}
-	if c.BeforeConnect != nil {
-		options = append(options, stdlib.OptionBeforeConnect(c.BeforeConnect))
-	}
-	return stdlib.OpenDB(*c.ConnConfig, options...)
-}
-
-// subscriber is Watermill's, whose reader delivers the messages of a page itself.
+// subscriber is Watermill's, which it lets read the outbox table, and when. It delivers the messages
+// of a page itself. Watermill calls the methods in reader.go one after the other, from one goroutine.
 type subscriber struct {
-	*wsql.Subscriber
+	Options
 
-	reader     *reader
-	db         *sql.DB // its own sessions
-	close      context.CancelFunc
+	watermill  *wsql.Subscriber
+	sessions   *pgxpool.Pool         // its own
+	db         *sql.DB               // over them
+	deadline   time.Duration         // of acknowledgments
+	poll       time.Duration         // between two reads of an empty topic
+	done       context.Context       // Watermill passes none
+	close      context.CancelFunc    // ends it
+	to         chan *message.Message // holds a page
 	subscribed atomic.Bool
+	failing    bool
+
+	ids   []int64 // of the page
+	bytes int     // in it
+	acked int     // so many of ids, from the first
+
+	// Between two full scans a page is read from a little before the last one, so that the reader
+	// does not read over the remains of what was deleted. A message with a smaller id, of a
+	// transaction that commits later, is found by the next full scan.
+	last     int64
+	scan     bool // this page is one
+	nextScan time.Time
 }
 
 var errSubscribed = errors.New("a subscriber has one topic")
@@ -81,30 +88,31 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, errSubscribed
 	}
 	context.AfterFunc(ctx, s.end)
-	s.reader.Log = s.reader.Log.With("topic", topic)
-	pages, err := s.Subscriber.Subscribe(ctx, topic)
+	s.Log = s.Log.With("topic", topic)
+	pages, err := s.watermill.Subscribe(ctx, topic)
 	if err != nil {
 		s.end()
 		return nil, fmt.Errorf("subscribe to %s: %w", topic, err)
 	}
 	go func() {
-		defer close(s.reader.to)
+		defer close(s.to)
 		for page := range pages {
 			page.Ack() // then Watermill runs AckMessageQuery
 		}
 	}()
-	return s.reader.to, nil
+	return s.to, nil
 }
 
 // end lets the reader read no more. The reader itself ends its transaction.
 func (s *subscriber) end() {
 	s.close()
 	_ = s.db.Close()
+	s.sessions.Close()
 }
 
 // Close implements message.Subscriber. It returns when what was subscribed before reads no
 // more. The pool stays open.
 func (s *subscriber) Close() error {
 	s.end()
-	return s.Subscriber.Close()
+	return s.watermill.Close()
 }

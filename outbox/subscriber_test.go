@@ -2,14 +2,11 @@ package outbox_test
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -76,29 +73,6 @@ func TestSubscriber_deliversAgainWhatIsNotAcknowledgedUntilTheDeadline(t *testin
 	testrun.True(t, "the end of the failure is logged", func() bool { return strings.Contains(log.String(), "works again") })
 	if line, _, _ := strings.Cut(log.String(), "\n"); !strings.Contains(line, "level=ERROR") || !strings.Contains(line, "topic=letters") || !strings.Contains(line, "refused=2") {
 		t.Errorf("the failure is logged as %s", log)
-	}
-}
-
-func TestSubscriber_logsAFailureEachMinute(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		name string
-		err  error
-		says string
-	}{
-		{"an error", errors.New("planted"), "refused=0 error=planted"},
-		{"a refusal", nil, "refused=1\n"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				log := &testrun.Log{}
-				outbox.Fail(slog.New(slog.NewTextHandler(log, nil)), 150*time.Second, test.err)
-				if strings.Count(log.String(), "failed and is retried") != 3 || strings.Count(log.String(), test.says) != 3 {
-					t.Errorf("logged in two minutes and a half:\n%s", log)
-				}
-			})
-		})
 	}
 }
 
@@ -193,90 +167,51 @@ func TestSubscriber_aPageHasAtMostOneMebibyteOrOneMessage(t *testing.T) {
 	wantEmpty(t, db)
 }
 
-// The transaction of a page is idle while the page is handled, for longer than the pool allows.
+// The transaction of a page is idle while the page is handled, for longer than the pool allows, and
+// the receiver has the connections of the pool.
 func TestSubscriber_isNotCutWhileAReceiverIsSlow(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	publish(t, db, "m1")
 	r := read(t, db, options{config: func(c *pgxpool.Config) {
-		c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "50"
+		c.MaxConns, c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = 1, "50"
 	}})
 	m := r.next(t, 1)[0]
-	testrun.Row(t, db, `
-select coalesce(bool_or(clock_timestamp() - state_change > '200 ms'), false)
-  from pg_stat_activity
- where datname = current_database()
-   and application_name = 'reader'
-   and state = 'idle in transaction'`)
+	testdb.Exec(t, r.pool, `select pg_sleep(0.2)`)
 	m.Ack()
 	wantEmpty(t, db)
 	r.wantNoneNow(t)
 }
 
-// The receiver needs connections of the pool while a page is open.
-func TestSubscriber_leavesThePoolToTheReceiver(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	var pool *pgxpool.Pool
-	publish(t, db, "m1")
-	config := db.Pool().Config()
-	config.MaxConns = 1
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	testdb.Must(t, err)
-	defer pool.Close()
-	subscriber := outbox.NewSubscriber(pool, outbox.Options{})
-	messages, err := subscriber.Subscribe(t.Context(), topic)
-	testdb.Must(t, err)
-	m := testrun.Receive(t, "the message", messages)
-	_, err = pool.Exec(t.Context(), `select 1`)
-	testdb.Must(t, err)
-	m.Ack()
-	testdb.Must(t, subscriber.Close())
-}
-
 // What ends leaves no session; that it leaves no goroutine is seen at the end of the process.
 func TestSubscriber_ends(t *testing.T) {
 	t.Parallel()
-	for name, stop := range map[string]func(end func() error, cancel context.CancelFunc) error{
-		"by Close":       func(end func() error, _ context.CancelFunc) error { return end() },
-		"by its context": func(_ func() error, cancel context.CancelFunc) error { cancel(); return nil },
+	for name, stop := range map[string]func(r reader){
+		"by Close":       func(r reader) { r.stop() },
+		"by its context": func(r reader) { r.cancel() },
 	} {
-		for while, waiting := range map[string]int{"while it waits for the bell": 0, "while a page is open": 2, "with messages that were not taken": 1} {
+		for while, taken := range map[string]int{"while it waits for the bell": 0, "while a page is open": 2, "with messages that were not taken": 1} {
 			t.Run(name+" "+while, func(t *testing.T) {
 				t.Parallel()
 				db := testdb.Open(t)
-				config := db.Pool().Config()
-				config.ConnConfig.RuntimeParams["application_name"] = "reader"
-				pool, err := pgxpool.NewWithConfig(t.Context(), config)
-				testdb.Must(t, err)
-				defer pool.Close()
-				subscriber := outbox.NewSubscriber(pool, outbox.Options{Bell: make(chan struct{})})
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				if waiting > 0 {
+				if taken > 0 {
 					publish(t, db, "m1", "m2")
 				}
-				messages, err := subscriber.Subscribe(ctx, topic)
-				testdb.Must(t, err)
-				for range waiting {
-					testrun.Receive(t, "a message", messages)
-				}
-				testdb.Must(t, stop(subscriber.Close, cancel))
+				r := read(t, db, options{Options: outbox.Options{Bell: make(chan struct{})}})
+				r.next(t, taken)
+				stop(r)
 				testrun.True(t, "the channel is closed", func() bool {
 					select {
-					case _, open := <-messages:
+					case _, open := <-r.messages:
 						return !open
 					default:
 						return false
 					}
 				})
-				testdb.Must(t, subscriber.Close())
+				r.stop()
 				testrun.Row(t, db, `select not exists (select from pg_stat_activity where datname = current_database() and application_name = 'reader')`)
-				if n := testdb.One[int](t, db, `select count(*) from outbox`); n != 2 && waiting > 0 {
+				if n := testdb.One[int](t, db, `select count(*) from outbox`); n != 2 && taken > 0 {
 					t.Errorf("%d messages are left of two that were not acknowledged", n)
-				}
-				if _, err := subscriber.Subscribe(t.Context(), topic); err == nil {
-					t.Error("a closed subscriber subscribes")
 				}
 			})
 		}

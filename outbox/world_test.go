@@ -47,6 +47,8 @@ func numbered(n int) []string {
 // reader is a subscriber and what it delivers.
 type reader struct {
 	messages <-chan *message.Message
+	pool     *pgxpool.Pool
+	cancel   func() // of the context
 	stop     func()
 }
 
@@ -76,7 +78,8 @@ func read(t *testing.T, db *postgres.DB, o options) reader {
 	if o.poll > 0 {
 		outbox.SetPoll(subscriber, o.poll)
 	}
-	messages, err := subscriber.Subscribe(t.Context(), topic)
+	ctx, cancel := context.WithCancel(t.Context())
+	messages, err := subscriber.Subscribe(ctx, topic)
 	testdb.Must(t, err)
 	stop := sync.OnceFunc(func() {
 		if err := subscriber.Close(); err != nil {
@@ -85,7 +88,7 @@ func read(t *testing.T, db *postgres.DB, o options) reader {
 		pool.Close()
 	})
 	t.Cleanup(stop)
-	return reader{messages, stop}
+	return reader{messages, pool, cancel, stop}
 }
 
 // next returns messages that are not acknowledged yet.

@@ -68,15 +68,13 @@ func (m *metrics) observe(p *inbox.Options, traces *telemetry.Traces) {
 		m.received.Add(r.Duplicates, "duplicate")
 		m.received.Add(r.DeadLetters, "dead_letter")
 	}
-	p.OnClaim = func(messages, deaths int) {
-		m.claimed.Add(messages, receiver)
-		m.deaths.Add(deaths, receiver)
-	}
 	p.OnAttempt = func(ctx context.Context, d *inbox.Delivery) (context.Context, func(inbox.End)) {
 		ctx, attempted := traces.Attempting(ctx, telemetry.Attempt{
 			Receiver: receiver, MessageID: d.ID, Type: d.Type, Charge: d.OrderingKey,
 			Number: d.Attempt, Waits: d.Waits, Metadata: d.Metadata,
 		})
+		m.claimed.Add(1, receiver)
+		m.deaths.Add(min(d.Deaths, 1), receiver)
 		began, steps := time.Now(), &[]string{}
 		return context.WithValue(ctx, attemptSteps{}, steps), func(end inbox.End) {
 			log.InfoContext(ctx, "attempt", "receiver", receiver, "message_id", d.ID, "type", d.Type, "ordering_key", d.OrderingKey,
