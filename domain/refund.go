@@ -334,18 +334,6 @@ func (c Charge) ObserveRefund(reference, object string, given Money) ([]Event, e
 	}}, nil
 }
 
-// RefundEndedBy returns the id of the refund that was requested here and whose outcome an event is; "" for
-// every other event.
-func RefundEndedBy(e Event) string {
-	switch e := e.(type) {
-	case RefundSucceeded:
-		return e.RefundID
-	case RefundFailed:
-		return e.RefundID
-	}
-	return ""
-}
-
 // OrderingKey returns the key of the message that announces a request: the refund of a request for one, and
 // the charge of every other request, whose messages are processed in order.
 func OrderingKey(charge string, e Event) string {

@@ -34,7 +34,9 @@ func (f *Fulfillment) subscriberHandler(to subscriber) inbox.Handler {
 		if err != nil {
 			return &inbox.DeadLetterError{Err: err}
 		}
-		r := &deliveryRun{Fulfillment: f, delivery: d, version: envelope.Version, isSubscriber: true}
+		quiet := *f
+		quiet.OnStep = nil // it reports the steps of charges
+		r := &deliveryRun{Fulfillment: &quiet, delivery: d, version: envelope.Version}
 		if err := r.load(ctx, envelope.ChargeID); err != nil {
 			return err
 		}
@@ -42,12 +44,15 @@ func (f *Fulfillment) subscriberHandler(to subscriber) inbox.Handler {
 		if domain.EventTypeNamed(about.Type).Webhook == "" {
 			return &inbox.DeadLetterError{Err: fmt.Errorf("message %s names a %s of %s, which is no webhook event", d.ID, about.Type, r.stream.ID)}
 		}
-		due := task{step: to.name, run: to.step(about.Version)}
+		run, again := to.step(about.Version), d.Type == TypeResend
 		r.due = func(c domain.Charge) task {
-			if d.Type != TypeResend && !c.SubscriberPending(to.name, about.Version) {
+			if !again && !c.SubscriberPending(to.name, about.Version) {
 				return task{}
 			}
-			return due
+			return task{to.name, func(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
+				again = false // a resend is sent once, whether its webhook is recorded or not
+				return run(ctx, s)
+			}}
 		}
 		return r.process(ctx)
 	}
@@ -56,10 +61,7 @@ func (f *Fulfillment) subscriberHandler(to subscriber) inbox.Handler {
 // announce queues the message to a subscriber, into its inbox. A subscriber that the charge does
 // not have costs no message.
 func (r *deliveryRun) announce(b *pgx.Batch, to subscriber, s ledger.Stream, e ledger.StoredEvent) {
-	metadata := map[string]string{
-		outbox.MetadataType: e.Type, outbox.MetadataOrderingKey: s.ID, outbox.MetadataPartition: s.Charge.MerchantID,
-		outbox.MetadataCausationID: r.delivery.ID,
-	}
+	metadata := map[string]string{outbox.MetadataCausationID: r.delivery.ID}
 	for _, name := range []string{outbox.MetadataCorrelationID, outbox.MetadataTraceparent} {
 		if value := r.delivery.Metadata[name]; value != "" {
 			metadata[name] = value
