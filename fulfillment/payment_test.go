@@ -208,23 +208,6 @@ func TestCancel(t *testing.T) {
 	decides(t, "", rows...)
 }
 
-// TestCancel_in_the_middle cancels while a provider call of the charge is in flight.
-func TestCancel_in_the_middle(t *testing.T) {
-	t.Parallel()
-	const asked = "charge.cancel_requested "
-	decides(t, "",
-		given("of a creation: its intent is never recorded, so never confirmed", "reserved", "create/0:requires_confirmation^cancel",
-			asked+"inventory.released charge.failed(canceled)"),
-		given("of a creation that is refused: the charge was canceled first", "reserved", "create/0:rejected^cancel",
-			asked+"inventory.released charge.failed(canceled)"),
-		given("of a confirmation that took the money: the cancel has lost", "started",
-			"retrieve:requires_confirmation confirm/3:succeeded^cancel cancel:succeeded", asked+"captured"),
-		given("of a confirmation that was declined: the charge is canceled", "started",
-			"retrieve:requires_confirmation confirm/3:declined^cancel cancel:canceled cancel:canceled", asked+"declined(canceled)"),
-		given("of a look at a payment that succeeded: the cancel has lost", "started", "retrieve:succeeded^cancel cancel:succeeded", asked+"captured"),
-	)
-}
-
 // TestAttempt_retry_after_is_honoured: by every call, and not at the same moment by all charges.
 func TestAttempt_retry_after_is_honoured(t *testing.T) {
 	t.Parallel()

@@ -84,7 +84,7 @@ func isFailed(r stripe.Refund) bool {
 //
 // If we die here: the provider has the refund or not, and nothing is recorded. The next
 // worker reads the list, and sends under the same key only what is not there.
-// Test: TestFaults, TestWalk in e2e.
+// Test: TestStore, TestWalk in e2e.
 func (r refunder) send(ctx context.Context, s ledger.Stream, refund domain.Refund) ([]domain.Event, error) {
 	sent, err := r.provider.CreateRefund(ctx, refund.ProviderKey(), stripe.RefundParams{
 		Reference: refund.ID, PaymentIntent: s.Charge.PaymentIntent,
@@ -114,7 +114,7 @@ func (r refunder) send(ctx context.Context, s ledger.Stream, refund domain.Refun
 //
 // If we die here: the provider's list holds the refund. The next worker finds it there and
 // sends nothing.
-// Test: TestFaults, TestWalk in e2e.
+// Test: TestStore, TestWalk in e2e.
 func (r refunder) record(s ledger.Stream, refund domain.Refund, found stripe.Refund) ([]domain.Event, error) {
 	if err := mismatch(s.Charge, refund, found); err != nil {
 		return nil, &inbox.DeadLetterError{Err: err}

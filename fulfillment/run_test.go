@@ -136,7 +136,6 @@ func TestLostRace(t *testing.T) {
 	decides(t, "",
 		given("a capture whose attempt a rival has ended is recorded with the answer in hand", "started",
 			look+"confirm/3:succeeded^attempt", "payment.attempt_failed captured"),
-		given("the loser of the outcome has nothing left to do", "started", look+"confirm/3:succeeded^capture", "captured"),
 		given("the intent that was recorded first is the charge's", "reserved",
 			"create/0:requires_confirmation^start_pi_2 retrieve(pi_2):requires_confirmation confirm/3(pi_2):succeeded", "payment.started captured"),
 		given("a refused creation fails no charge whose payment a rival has started", "reserved", "create/0:rejected^start retrieve:succeeded",
