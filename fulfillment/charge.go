@@ -5,6 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
@@ -41,12 +45,12 @@ func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
 func (r *deliveryRun) dueOf(messageType string) func(domain.Charge) task {
 	if r.version > 0 {
 		if asked, ok := r.stream.At(r.version).Event.(domain.RefundRequested); ok {
-			one := &refunds{provider: r.services.Provider, now: r.delivery.ClaimedAt}
-			return func(c domain.Charge) task { return one.due(c, asked.RefundID) }
+			sender := refunder{r.services.Provider, r.delivery.ClaimedAt}
+			return func(c domain.Charge) task { return sender.due(c, asked.RefundID) }
 		}
 	}
-	observer := observerOf(messageType, r.services.Provider)
-	r.readAgain = func() { observer.seen = nil }
+	observer := &observer{provider: r.services.Provider, step: observedBy(messageType)}
+	r.readAgain = func() { observer.seen = false }
 	return func(c domain.Charge) task {
 		if !c.Terminal() {
 			return r.dueStep(c)
@@ -67,4 +71,28 @@ func (r *deliveryRun) dueStep(c domain.Charge) task {
 		return task{"cancel", r.cancel}
 	}
 	return task{r.steps[i].name, r.steps[i].run}
+}
+
+// ProviderEvent is the prefix of the types of messages that the provider's webhooks
+// brought; the provider's name of the event follows.
+const ProviderEvent = "stripe."
+
+// isOfProvider reports whether messages of a type are events of the provider.
+func isOfProvider(messageType string) bool { return strings.HasPrefix(messageType, ProviderEvent) }
+
+// isAboutCharge reports whether the receiver of charges takes messages of a type.
+func isAboutCharge(messageType string) bool {
+	return domain.EventTypeNamed(messageType).Request ||
+		strings.HasPrefix(messageType, ProviderEvent+"payment_intent.") || observedBy(messageType) != ""
+}
+
+// Reread queues inbox messages that make a worker read the charge's refunds and disputes from the
+// provider. They wait while the charge's merchant is paused.
+func Reread(b *pgx.Batch, charge ledger.Owner) {
+	for _, name := range []string{"refund.updated", "charge.dispute.updated"} {
+		inbox.Append(b, ChargeReceiver, inbox.Message{
+			ID: "reread_" + uuid.NewString(), Type: ProviderEvent + name,
+			OrderingKey: charge.StreamID, Partition: charge.MerchantID, Payload: []byte("{}"),
+		})
+	}
 }

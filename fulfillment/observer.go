@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-
-	"github.com/jackc/pgx/v5"
+	"iter"
+	"strings"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
@@ -21,67 +21,50 @@ import (
 // Test: TestDispute/a_read_that_was_interrupted_is_repeated.
 type observer struct {
 	provider Provider
-	step     string          // "refund" or "dispute"; empty if a message asks for no observation
-	seen     func(*findings) // adds what the list shows and the ledger does not have; nil before it was read
+	step     string // "refund" or "dispute"; empty if a message asks for no observation
+	seen     bool   // the list, and there is nothing wrong with it
 }
 
-// observerOf returns the observer that a message asks for.
-func observerOf(messageType string, provider Provider) *observer {
-	o := &observer{provider: provider}
-	switch {
-	case isAboutRefunds(messageType):
-		o.step = "refund"
-	case isAboutDisputes(messageType):
-		o.step = "dispute"
+// observedBy is the step of the observer that a message asks for, if it is an event of the provider
+// about refunds, which API versions of the provider name differently, or about disputes.
+func observedBy(messageType string) string {
+	for _, o := range []struct{ event, step string }{
+		{"refund.", "refund"}, {"charge.refund.updated", "refund"}, {"charge.refunded", "refund"}, {"charge.dispute.", "dispute"},
+	} {
+		if strings.HasPrefix(messageType, ProviderEvent+o.event) {
+			return o.step
+		}
 	}
-	return o
+	return ""
 }
 
 func (o *observer) due(c domain.Charge) task {
-	if o.step == "" || c.StepStatus(domain.Payment) != domain.StepDone {
-		return task{}
-	}
-	if found := o.find(c); o.seen != nil && len(found.events) == 0 && found.err == nil {
+	if o.step == "" || o.seen || c.StepStatus(domain.Payment) != domain.StepDone {
 		return task{}
 	}
 	return task{o.step, o.run}
 }
 
 func (o *observer) run(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
-	if o.seen == nil {
-		if err := o.read(ctx, s.Charge.PaymentIntent); err != nil {
-			return callFailed(ctx, err, nil)
-		}
+	found, err := &findings{charge: s.Charge}, error(nil)
+	if o.step == "refund" {
+		err = observe(found, o.provider.Refunds(ctx, s.Charge.PaymentIntent), observeRefunds)
+	} else {
+		err = observe(found, o.provider.Disputes(ctx, s.Charge.PaymentIntent), observeDisputes)
 	}
-	found := o.find(s.Charge)
-	if len(found.events) > 0 {
-		return found.events, nil // the error comes up again once they are recorded
+	if err != nil {
+		return callFailed(ctx, err, nil)
 	}
-	return nil, found.err
+	o.seen = found.err == nil
+	return found.events, found.err
 }
 
-// read reads the list of a payment intent.
-func (o *observer) read(ctx context.Context, intent string) error {
-	if o.step == "refund" {
-		seen, err := collect(o.provider.Refunds(ctx, intent))
-		if err == nil {
-			o.seen = (&refunds{seen: seen}).observe
-		}
-		return err
-	}
-	seen, err := collect(o.provider.Disputes(ctx, intent))
+func observe[T any](found *findings, list iter.Seq2[T, error], add func(*findings, []T)) error {
+	all, err := collect(list)
 	if err == nil {
-		o.seen = func(f *findings) { observeDisputes(f, seen) }
+		add(found, all)
 	}
 	return err
-}
-
-func (o *observer) find(c domain.Charge) *findings {
-	found := &findings{charge: c}
-	if o.seen != nil {
-		o.seen(found)
-	}
-	return found
 }
 
 // observeDisputes adds the changes of disputes and every movement of their money.
@@ -119,26 +102,4 @@ func (f *findings) add(object string, events []domain.Event, err error) {
 	if err = cmp.Or(err, illegal); err != nil {
 		f.err = &inbox.DeadLetterError{Err: fmt.Errorf("%s: %w", object, err)}
 	}
-}
-
-// TypeRefundEnded is the type of a message that wakes the message of a refund which an observer has
-// ended. Its payload names the event that ended the refund.
-const TypeRefundEnded = "refund.ended"
-
-// wakeRefund queues a message behind that of a refund whose outcome another delivery records: it is
-// due then, and does not wait for its next read of the provider's list.
-func (r *deliveryRun) wakeRefund(b *pgx.Batch, s ledger.Stream, e ledger.StoredEvent) {
-	var refund string
-	switch ended := e.Event.(type) {
-	case domain.RefundSucceeded:
-		refund = ended.RefundID
-	case domain.RefundFailed:
-		refund = ended.RefundID
-	}
-	if refund == "" || refund == r.delivery.OrderingKey {
-		return
-	}
-	inbox.Append(b, ChargeReceiver, inbox.Message{
-		ID: "ended:" + refund, Type: TypeRefundEnded, OrderingKey: refund, Partition: s.Charge.MerchantID, Payload: s.EncodeEnvelope(e),
-	})
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/payonce/payonce/domain"
@@ -19,10 +18,9 @@ import (
 // cancels its intent: a declined intent could still be confirmed by a request in flight.
 type payment struct {
 	provider Provider
-	now      time.Time       // when the delivery was claimed, in database time
-	timeout  time.Duration   // of the customer's action
-	intent   *stripe.Intent  // the last answer in this delivery; nil where the state is not known
-	failing  *domain.Failure // what this delivery cancels the intent for
+	now      time.Time      // when the delivery was claimed, in database time
+	timeout  time.Duration  // of the customer's action
+	intent   *stripe.Intent // the last answer in this delivery; nil where the state is not known
 }
 
 // run creates the intent, or brings it to its end.
@@ -34,8 +32,12 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) ([]domain.Event, err
 	if !s.Charge.Started() {
 		return p.start(ctx, s)
 	}
-	if err := p.retrieve(ctx, s); err != nil {
-		return callFailed(ctx, err, nil)
+	if p.intent == nil || p.intent.ID != s.Charge.PaymentIntent {
+		found, err := p.provider.RetrieveIntent(ctx, s.Charge.PaymentIntent)
+		if err != nil {
+			return callFailed(ctx, err, nil)
+		}
+		p.intent = &found
 	}
 	if !isConfirmable(*p.intent) {
 		return p.recordIntent(ctx, s)
@@ -47,20 +49,10 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) ([]domain.Event, err
 		p.intent = &confirmed
 		return p.recordIntent(ctx, s)
 	}
-	why, refused := refusal(err, "the provider refused the payment")
-	if !refused {
-		return callFailed(ctx, err, failedAt(s.Charge, domain.StageConfirm))
+	if why := refusal(err, "the provider refused the payment"); why != nil {
+		return p.stop(ctx, s, *why)
 	}
-	if _, declined := errors.AsType[*stripe.DeclinedError](err); !declined {
-		// Another worker's confirmation changed the intent, or no confirmation ever will.
-		if err := p.retrieve(ctx, s); err != nil {
-			return callFailed(ctx, err, nil)
-		}
-		if !isConfirmable(*p.intent) {
-			return p.recordIntent(ctx, s)
-		}
-	}
-	return p.stop(ctx, s, why)
+	return callFailed(ctx, err, failedAt(s.Charge, domain.StageConfirm))
 }
 
 // start creates the intent and records it. What it sends follows from the merchant, the client's
@@ -73,43 +65,30 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) ([]domain.Event, err
 // Test: TestWalk in e2e.
 func (p *payment) start(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
 	c := s.Charge
-	if p.intent == nil {
-		intent, err := p.provider.CreateIntent(ctx, c.CreationKey(), stripe.CreateParams{
-			Reference: c.Reference, ChargeID: c.ID, Amount: c.Amount, Currency: string(c.Currency),
-			PaymentMethod: c.PaymentMethod, Customer: c.Customer, Description: c.Description, Redirects: c.ReturnURL != "",
-		})
-		declined, _ := errors.AsType[*stripe.DeclinedError](err)
-		failed, _ := errors.AsType[*stripe.FailedError](err)
-		why, refused := refusal(err, "the provider refused the payment")
+	intent, err := p.provider.CreateIntent(ctx, c.CreationKey(), stripe.CreateParams{
+		Reference: c.Reference, ChargeID: c.ID, Amount: c.Amount, Currency: string(c.Currency),
+		PaymentMethod: c.PaymentMethod, Customer: c.Customer, Description: c.Description, Redirects: c.ReturnURL != "",
+	})
+	if err != nil {
+		answer, _ := errors.AsType[*stripe.Error](err)
+		why := refusal(err, "the provider refused the payment")
 		switch {
-		case declined != nil && declined.Intent.ID != "":
-			intent = declined.Intent // it exists, so it is recorded; run ends it
-		case refused: // the provider will not make this payment, and there is no intent to cancel
-			return c.Fail(why), nil
-		case failed != nil && failed.StatusCode == stripe.OtherParameters && c.CreateFailures == 0:
+		case why != nil && answer.Intent.ID != "":
+			intent = answer.Intent // it exists, so it is recorded; run ends it
+		case why != nil: // the provider will not make this payment, and there is no intent to cancel
+			return c.Fail(*why), nil
+		case answer != nil && answer.Kind == stripe.Failed && answer.StatusCode == stripe.OtherParameters && c.CreateFailures == 0:
 			return c.Fail(keyReusedFailure), nil
-		case err != nil:
+		default:
 			return callFailed(ctx, err, failedAt(c, domain.StageCreate))
 		}
-		p.intent = &intent
 	}
-	return []domain.Event{domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: p.intent.ID}}, nil
+	p.intent = &intent
+	return []domain.Event{domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: intent.ID}}, nil
 }
 
 // keyReusedFailure is why a charge fails whose first key belongs to another request.
 var keyReusedFailure = domain.Failure{Code: domain.ProviderRefused, Message: "this key was used for another payment"}
-
-// retrieve asks for the charge's intent, unless this delivery knows its state.
-func (p *payment) retrieve(ctx context.Context, s ledger.Stream) error {
-	if p.intent != nil && p.intent.ID == s.Charge.PaymentIntent {
-		return nil
-	}
-	found, err := p.provider.RetrieveIntent(ctx, s.Charge.PaymentIntent)
-	if err == nil {
-		p.intent = &found
-	}
-	return err
-}
 
 // isConfirmable reports whether the provider has not tried to take the money yet.
 func isConfirmable(i stripe.Intent) bool {
@@ -126,9 +105,6 @@ func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) ([]domain.E
 		}
 		return s.Charge.Capture(i.ID, domain.Money{Amount: i.Amount, Currency: domain.Currency(i.Currency)}), nil
 	case stripe.Canceled: // by this step, which cancels only what is about to fail
-		if p.failing != nil {
-			return s.Charge.Fail(*p.failing), nil
-		}
 		return s.Charge.Fail(declineOf(i)), nil
 	case stripe.RequiresAction:
 		return p.requireAction(ctx, s)
@@ -189,14 +165,16 @@ func (p *payment) cancel(ctx context.Context, s ledger.Stream) ([]domain.Event, 
 // canceled, and fails the charge.
 // Test: TestWalk in e2e.
 func (p *payment) stop(ctx context.Context, s ledger.Stream, failing domain.Failure) ([]domain.Event, error) {
-	p.intent, p.failing = nil, &failing
+	p.intent = nil
 	canceled, err := p.provider.CancelIntent(ctx, s.Charge.PaymentIntent)
 	if err != nil {
 		return callFailed(ctx, err, nil)
 	}
 	p.intent = &canceled
 	switch canceled.Status {
-	case stripe.Canceled, stripe.Succeeded, stripe.Processing:
+	case stripe.Canceled:
+		return s.Charge.Fail(failing), nil
+	case stripe.Succeeded, stripe.Processing:
 		return p.recordIntent(ctx, s)
 	default: // the charge does not fail before its intent is canceled
 		return nil, &inbox.WaitError{Err: fmt.Errorf("payment intent %s was to be canceled and is %s", canceled.ID, canceled.Status)}
@@ -205,37 +183,13 @@ func (p *payment) stop(ctx context.Context, s ledger.Stream, failing domain.Fail
 
 // failedAt returns the event that records an error of the provider's own; nil if the charge has used
 // its last key.
-func failedAt(c domain.Charge, stage domain.Stage) func(*stripe.FailedError) domain.Event {
-	if c.IsLastKey(stage) {
-		return nil
-	}
-	return func(e *stripe.FailedError) domain.Event {
+func failedAt(c domain.Charge, stage domain.Stage) func(*stripe.Error) domain.Event {
+	return func(e *stripe.Error) domain.Event {
+		if c.IsLastKey(stage) {
+			return nil
+		}
 		return domain.PaymentAttemptFailed{Stage: stage, StatusCode: e.StatusCode, RequestID: e.RequestID}
 	}
-}
-
-// callFailed is the decision after an error of a provider call. An answer that is an error
-// of the provider's own may be saved under the call's key, so attempt records it, which
-// opens the next key; every other error keeps the key. The message waits either way, and
-// the next run begins with a read. attempt is nil for calls that carry no key of ours, and for those
-// that carry the last one (domain.MaxKeys).
-func callFailed(ctx context.Context, err error, attempt func(*stripe.FailedError) domain.Event) ([]domain.Event, error) {
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	if failed, ok := errors.AsType[*stripe.FailedError](err); ok {
-		if attempt == nil {
-			return nil, &inbox.WaitError{Err: err}
-		}
-		return []domain.Event{attempt(failed)}, &inbox.WaitError{Err: err}
-	}
-	if unavailable, ok := errors.AsType[*stripe.UnavailableError](err); ok {
-		// Up to a quarter more than the provider asked for, so that the calls that it turned
-		// away do not return at one moment.
-		jitter := rand.N(unavailable.RetryAfter/4 + 1) //nolint:gosec // jitter
-		return nil, &inbox.WaitError{AtLeast: unavailable.RetryAfter + jitter, NeedsOperator: unavailable.NeedsOperator, Err: err}
-	}
-	return nil, fmt.Errorf("call the provider: %w", err)
 }
 
 // declineOf is the reason that the intent itself holds.
@@ -258,16 +212,4 @@ func failure(d stripe.Decline) domain.Failure {
 		f.DeclineCode = d.Code
 	}
 	return f
-}
-
-// refusal is the failure that a declined or rejected call says; refused is false for
-// every other error. message stands for a text that the provider left out.
-func refusal(err error, message string) (why domain.Failure, refused bool) {
-	if declined, ok := errors.AsType[*stripe.DeclinedError](err); ok {
-		return failure(declined.Decline), true
-	}
-	if rejected, ok := errors.AsType[*stripe.RejectedError](err); ok {
-		return domain.Failure{Code: domain.ProviderRefused, Message: cmp.Or(rejected.Message, message)}, true
-	}
-	return domain.Failure{}, false
 }

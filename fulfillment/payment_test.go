@@ -112,11 +112,11 @@ func TestDecline(t *testing.T) {
 		given("a cancel that has no answer does not fail the charge", "started",
 			declines+"cancel:cut | retrieve:requires_payment_method@declined cancel:canceled", "waits | declined(card_declined)"),
 		given("a refused confirmation of an intent that stays open is canceled", "started",
-			"retrieve:requires_confirmation confirm/3:rejected retrieve:requires_confirmation cancel:canceled", "declined(provider_refused)"),
+			"retrieve:requires_confirmation confirm/3:rejected cancel:canceled", "declined(provider_refused)"),
 		given("a confirmation refused because another one succeeded is a capture", "started",
-			"retrieve:requires_confirmation confirm/3:rejected retrieve:succeeded", "captured"),
-		given("as long as the intent cannot be read nothing is believed", "started",
-			"retrieve:requires_confirmation confirm/3:rejected retrieve:cut", "waits"),
+			"retrieve:requires_confirmation confirm/3:rejected cancel:succeeded", "captured"),
+		given("as long as the intent cannot be canceled nothing is believed", "started",
+			"retrieve:requires_confirmation confirm/3:rejected cancel:cut", "waits"),
 	)
 }
 
@@ -206,23 +206,6 @@ func TestCancel(t *testing.T) {
 		})
 	}
 	decides(t, "", rows...)
-}
-
-// TestCancel_in_the_middle cancels while a provider call of the charge is in flight.
-func TestCancel_in_the_middle(t *testing.T) {
-	t.Parallel()
-	const asked = "charge.cancel_requested "
-	decides(t, "",
-		given("of a creation: its intent is never recorded, so never confirmed", "reserved", "create/0:requires_confirmation^cancel",
-			asked+"inventory.released charge.failed(canceled)"),
-		given("of a creation that is refused: the charge was canceled first", "reserved", "create/0:rejected^cancel",
-			asked+"inventory.released charge.failed(canceled)"),
-		given("of a confirmation that took the money: the cancel has lost", "started",
-			"retrieve:requires_confirmation confirm/3:succeeded^cancel cancel:succeeded", asked+"captured"),
-		given("of a confirmation that was declined: the charge is canceled", "started",
-			"retrieve:requires_confirmation confirm/3:declined^cancel cancel:canceled cancel:canceled", asked+"declined(canceled)"),
-		given("of a look at a payment that succeeded: the cancel has lost", "started", "retrieve:succeeded^cancel cancel:succeeded", asked+"captured"),
-	)
 }
 
 // TestAttempt_retry_after_is_honoured: by every call, and not at the same moment by all charges.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,7 +18,6 @@ import (
 	"github.com/payonce/payonce/internal/sandbox"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/internal/testrun"
 )
 
 // provider is the sandbox, with a fault at one call.
@@ -29,8 +29,8 @@ type provider struct {
 	mu    sync.Mutex
 	fault fault
 
-	ahead atomic.Int64       // of the sandbox's clock
-	late  chan *http.Request // a call that is executed after its client stopped waiting
+	ahead atomic.Int64    // of the sandbox's clock
+	late  []*http.Request // calls that are executed after their clients stopped waiting
 }
 
 // fault is what happens at one of the next calls.
@@ -42,7 +42,7 @@ type fault struct {
 
 func newProvider(t *testing.T) *provider {
 	t.Helper()
-	p := &provider{late: make(chan *http.Request, 1)}
+	p := &provider{}
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.answer(r)(w, r)
 	}))
@@ -122,12 +122,6 @@ func (p *provider) executedThen(happens func()) http.HandlerFunc {
 	}
 }
 
-// breaks answers with an error of the provider's.
-func breaks(w http.ResponseWriter, _ *http.Request) {
-	w.WriteHeader(http.StatusInternalServerError)
-	_, _ = w.Write([]byte(`{"error":{"type":"api_error","message":"for people"}}`))
-}
-
 // meanwhile runs what happens while the call is in flight.
 func meanwhile(happens func(), answer http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -136,32 +130,39 @@ func meanwhile(happens func(), answer http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// cutBefore closes the connection and keeps the call for executeLate.
-func (p *provider) cutBefore(w http.ResponseWriter, r *http.Request) {
-	p.late <- again(r, "")
-	cut(w, r)
-}
-
-// again returns the request once more, with parameters behind its own.
-func again(r *http.Request, parameters string) *http.Request {
+// cutLate closes the connection and keeps the call for executeLate.
+func (p *provider) cutLate(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		panic(err)
 	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
-	other := r.Clone(context.WithoutCancel(r.Context()))
-	other.Body = io.NopCloser(strings.NewReader(string(body) + parameters))
-	return other
+	late := r.Clone(context.WithoutCancel(r.Context()))
+	late.Body = io.NopCloser(bytes.NewReader(body))
+	p.mu.Lock()
+	p.late = append(p.late, late)
+	p.mu.Unlock()
+	cut(w, r)
 }
 
-// executeLate executes the call that cutBefore kept at the sandbox.
-func (p *provider) executeLate(t *testing.T) {
-	t.Helper()
-	p.sandbox.ServeHTTP(httptest.NewRecorder(), testrun.Receive(t, "the call whose connection was cut", p.late))
+// executeLate executes the calls that cutLate kept, all of them or those of an operation, at the sandbox.
+func (p *provider) executeLate(op string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.late = slices.DeleteFunc(p.late, func(r *http.Request) bool {
+		if op != "" && op != operation(r) {
+			return false
+		}
+		p.sandbox.ServeHTTP(httptest.NewRecorder(), r)
+		return true
+	})
 }
 
-// forgetKeys lets the time pass after which the provider forgets its keys.
-func (p *provider) forgetKeys() { p.ahead.Add(int64(25 * time.Hour)) }
+// forgetKeys lets the time pass after which the provider forgets its keys. No refund is in flight for so long:
+// see Limits in docs/reference/provider.md.
+func (p *provider) forgetKeys() {
+	p.executeLate("refund")
+	p.ahead.Add(int64(25 * time.Hour))
+}
 
 // control sends a request that is not a client's to the sandbox.
 func (p *provider) control(t interface{ Fatalf(string, ...any) }, method, path, body string) []byte {

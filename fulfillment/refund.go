@@ -3,9 +3,7 @@ package fulfillment
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"iter"
 	"time"
 
 	"github.com/payonce/payonce/domain"
@@ -14,20 +12,19 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// refunds processes one refund of a charge. It remembers what the provider answered in one delivery.
+// refunder brings one refund of a charge to its outcome.
 //
 // A refund has no object at the provider before it is sent. Two guards together make a second send
 // harmless: all sends of one attempt carry one key, for as long as the provider keeps keys; and before every
 // send the worker reads the provider's list, in which it finds ours by its id, however old it is. Both follow
 // from the client's key, so a refund that the database has lost is found too.
-type refunds struct {
+type refunder struct {
 	provider Provider
-	now      time.Time       // when the delivery was claimed, in database time
-	seen     []stripe.Refund // the provider's objects, as this delivery last saw them
+	now      time.Time // when the delivery was claimed, in database time
 }
 
 // due is the refund with an id while it is pending.
-func (r *refunds) due(c domain.Charge, id string) task {
+func (r refunder) due(c domain.Charge, id string) task {
 	refund, _ := c.Refund(id)
 	if refund.Status != domain.RefundStatusPending {
 		return task{}
@@ -35,70 +32,34 @@ func (r *refunds) due(c domain.Charge, id string) task {
 	return task{"refund", func(ctx context.Context, s ledger.Stream) ([]domain.Event, error) { return r.run(ctx, s, refund) }}
 }
 
-// run looks for the refund at the provider, sends it if it is not there, and returns what
-// is to be recorded.
-func (r *refunds) run(ctx context.Context, s ledger.Stream, refund domain.Refund) ([]domain.Event, error) {
-	object, found, err := r.find(refund)
-	if !found {
-		object, found, err = r.lookUp(ctx, s, refund)
-	}
-	switch {
-	case err != nil:
-		return nil, err
-	case found:
-		return r.record(s, refund, object)
-	}
-	if rest := r.inFlight(s, refund); rest > 0 {
-		why := errors.New("the refund that was requested with other parameters may be in flight")
-		return nil, &inbox.WaitError{AtLeast: rest, Err: why}
+// run records the refund as the provider's list has it, or sends it if it is not there: before the
+// first send as well, since an older delivery of the message may have sent it.
+func (r refunder) run(ctx context.Context, s ledger.Stream, refund domain.Refund) ([]domain.Event, error) {
+	events, err := r.listed(ctx, s, refund)
+	if len(events) > 0 || err != nil {
+		return events, err
 	}
 	return r.send(ctx, s, refund)
 }
 
-// longestRequest is more than the provider takes for a request.
-const longestRequest = 2 * time.Minute
-
-// inFlight returns how much longer the earlier request under the conflicting key may still be
-// executing: the provider compares parameters before it waits for a request, and a refund that is
-// in flight is not in its list. Both times are the database's.
-func (r *refunds) inFlight(s ledger.Stream, refund domain.Refund) time.Duration {
-	last := s.At(refund.AttemptVersion)
-	failed, _ := last.Event.(domain.RefundAttemptFailed)
-	switch {
-	case failed.StatusCode != stripe.OtherParameters:
-		return 0
-	case last.RecordedAt.IsZero(): // by this delivery
-		return longestRequest
+// listed reads the provider's list, and records what it has of the refund; nothing if it has none.
+func (r refunder) listed(ctx context.Context, s ledger.Stream, refund domain.Refund) ([]domain.Event, error) {
+	seen, err := collect(r.provider.Refunds(ctx, s.Charge.PaymentIntent))
+	if err != nil {
+		return callFailed(ctx, err, nil)
 	}
-	return longestRequest - r.now.Sub(last.RecordedAt)
-}
-
-// lookUp reads the provider's list for the refund, before the first send as well: an older delivery of the
-// message may have sent it.
-func (r *refunds) lookUp(ctx context.Context, s ledger.Stream, refund domain.Refund) (object stripe.Refund, found bool, err error) {
-	if r.seen, err = collect(r.provider.Refunds(ctx, s.Charge.PaymentIntent)); err != nil {
-		_, err = callFailed(ctx, err, nil)
-		return stripe.Refund{}, false, err
+	object, found, err := find(seen, refund)
+	if !found || err != nil {
+		return nil, err
 	}
-	return r.find(refund)
-}
-
-// collect reads a whole list of the provider's.
-func collect[T any](list iter.Seq2[T, error]) (all []T, err error) {
-	for object, err := range list {
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, object)
-	}
-	return all, nil
+	return r.record(s, refund, object)
 }
 
 // find returns what was seen of a refund: the object that ended it, or one with our id. One
 // that moves money, or may yet, is preferred to one that failed; an operator decides about
 // two of them.
-func (r *refunds) find(refund domain.Refund) (found stripe.Refund, ok bool, err error) {
-	for _, o := range r.seen {
+func find(seen []stripe.Refund, refund domain.Refund) (found stripe.Refund, ok bool, err error) {
+	for _, o := range seen {
 		ours := o.Reference == refund.ID
 		if refund.ProviderRefund != "" {
 			ours = o.ID == refund.ProviderRefund
@@ -123,32 +84,28 @@ func isFailed(r stripe.Refund) bool {
 //
 // If we die here: the provider has the refund or not, and nothing is recorded. The next
 // worker reads the list, and sends under the same key only what is not there.
-// Test: TestFaults, TestWalk in e2e.
-func (r *refunds) send(ctx context.Context, s ledger.Stream, refund domain.Refund) ([]domain.Event, error) {
+// Test: TestStore, TestWalk in e2e.
+func (r refunder) send(ctx context.Context, s ledger.Stream, refund domain.Refund) ([]domain.Event, error) {
 	sent, err := r.provider.CreateRefund(ctx, refund.ProviderKey(), stripe.RefundParams{
 		Reference: refund.ID, PaymentIntent: s.Charge.PaymentIntent,
 		Amount: refund.Amount, Currency: string(s.Charge.Currency),
 	})
 	if err == nil {
-		r.seen = append(r.seen, sent)
 		return r.record(s, refund, sent)
 	}
-	why, refused := refusal(err, "the provider refused the refund")
-	if !refused {
-		if refund.IsLastKey() {
-			return callFailed(ctx, err, nil)
-		}
-		return callFailed(ctx, err, func(e *stripe.FailedError) domain.Event {
+	why := refusal(err, "the provider refused the refund")
+	if why == nil {
+		return callFailed(ctx, err, func(e *stripe.Error) domain.Event {
+			if refund.IsLastKey() || e.StatusCode == stripe.OtherParameters {
+				return nil // the other request may be in flight, and is then in no list: a next key could refund twice
+			}
 			return domain.RefundAttemptFailed{RefundID: refund.ID, StatusCode: e.StatusCode, RequestID: e.RequestID}
 		})
 	}
 	// An earlier send is the reason, and the refund is in the list, or there will be none.
-	object, found, err := r.lookUp(ctx, s, refund)
-	switch {
-	case err != nil:
-		return nil, err
-	case found:
-		return r.record(s, refund, object)
+	events, err := r.listed(ctx, s, refund)
+	if len(events) > 0 || err != nil {
+		return events, err
 	}
 	return refund.Resolve("", true, why.Message), nil
 }
@@ -157,8 +114,8 @@ func (r *refunds) send(ctx context.Context, s ledger.Stream, refund domain.Refun
 //
 // If we die here: the provider's list holds the refund. The next worker finds it there and
 // sends nothing.
-// Test: TestFaults, TestWalk in e2e.
-func (r *refunds) record(s ledger.Stream, refund domain.Refund, found stripe.Refund) ([]domain.Event, error) {
+// Test: TestStore, TestWalk in e2e.
+func (r refunder) record(s ledger.Stream, refund domain.Refund, found stripe.Refund) ([]domain.Event, error) {
 	if err := mismatch(s.Charge, refund, found); err != nil {
 		return nil, &inbox.DeadLetterError{Err: err}
 	}
@@ -194,14 +151,14 @@ func failureOf(r stripe.Refund) string {
 	return why
 }
 
-// observe adds the changes of the refunds that were seen: the outcome of a pending one; the failure of one that
-// had succeeded, as the customer's bank sent the money back; and one that only the list has, once it has
+// observeRefunds adds the changes of the refunds that were seen: the outcome of a pending one; the failure of
+// one that had succeeded, as the customer's bank sent the money back; and one that only the list has, once it has
 // succeeded there: it was made in the provider's dashboard, or lost with a restore. A refund that
 // failed here stays failed, whatever the list says; reconciliation reports the difference.
-func (r *refunds) observe(f *findings) {
+func observeRefunds(f *findings, seen []stripe.Refund) {
 	c := f.charge
 	for _, refund := range c.Refunds {
-		object, _, twice := r.find(refund)
+		object, _, twice := find(seen, refund)
 		events := refund.Resolve(object.ID, isFailed(object), failureOf(object))
 		if len(events) == 0 || !isFailed(object) && object.Status != stripe.RefundSucceeded {
 			continue
@@ -211,7 +168,7 @@ func (r *refunds) observe(f *findings) {
 		}
 		f.add(refund.ID, events, twice)
 	}
-	for _, object := range r.seen {
+	for _, object := range seen {
 		_, known := c.Refund(object.Reference)
 		if known || object.Status != stripe.RefundSucceeded || object.PaymentIntent != c.PaymentIntent {
 			continue

@@ -2,7 +2,6 @@ package fulfillment
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -32,7 +31,6 @@ type WebhookEvent struct {
 	Version   int    `json:"-"`
 	Notified  bool   `json:"-"` // the merchant has received the webhook
 	Discarded bool   `json:"-"` // an operator discarded the message of its first delivery
-	Reachable bool   `json:"-"` // the merchant has an endpoint
 }
 
 const (
@@ -54,12 +52,7 @@ select e.event_id,
          select i.status
            from inbox i
           where i.receiver = 'notification'
-            and i.message_id = e.event_id::text) = 'discarded', false) as discarded,
-       exists (
-         select
-           from merchants m
-          where m.merchant_id = e.merchant_id
-            and m.webhook_url is not null) as reachable
+            and i.message_id = e.event_id::text) = 'discarded', false) as discarded
   from ledger_events e
  where e.webhook`
 	ofNames = `
@@ -109,10 +102,7 @@ func FindWebhookEvents(ctx context.Context, q postgres.Querier, names []string, 
 // Refusal is why the webhook is not sent again; nil if it can be. A webhook whose message an
 // operator discarded was never sent, and can be.
 func (e WebhookEvent) Refusal() error {
-	switch {
-	case !e.Reachable:
-		return errors.New("the merchant has no webhook endpoint any more: give it one with payonce seed, and ask again")
-	case !e.Notified && !e.Discarded:
+	if !e.Notified && !e.Discarded {
 		return fmt.Errorf("the webhook was never delivered: payonce timeline %s shows its message, and payonce inbox retry repeats a dead letter", e.ChargeID)
 	}
 	return nil

@@ -18,16 +18,15 @@ import (
 // deliveryRun processes one delivery about a charge. Steps never commit; deliveryRun does.
 type deliveryRun struct {
 	*Fulfillment
-	delivery     *inbox.Delivery
-	version      int // of the event that the message names, 0 if it names none
-	stream       ledger.Stream
-	steps        []step
-	cancel       stepFunc                 // is due in place of a step, on request or at a deadline
-	idle         int                      // iterations in a row that recorded nothing
-	ended        bool                     // nothing is left to do
-	isSubscriber bool                     // the first commit ends the delivery, not the one after which nothing is due
-	due          func(domain.Charge) task // the zero task if nothing is; record asks about a charge that is not committed
-	readAgain    func()                   // after a lost race, forgets what was read of the provider; nil if nothing was
+	delivery  *inbox.Delivery
+	version   int // of the event that the message names, 0 if it names none
+	stream    ledger.Stream
+	steps     []step
+	cancel    stepFunc                 // is due in place of a step, on request or at a deadline
+	idle      int                      // iterations in a row that recorded nothing
+	ended     bool                     // a commit has ended the delivery
+	due       func(domain.Charge) task // the zero task if nothing is; record asks about a charge that is not committed
+	readAgain func()                   // after a lost race, forgets what was read of the provider; nil if nothing was
 }
 
 // task is a step that is due.
@@ -64,7 +63,7 @@ func (r *deliveryRun) process(ctx context.Context) error {
 		if t.run == nil {
 			break
 		}
-		if err := r.observed(ctx, t.step, func(ctx context.Context) error { return r.do(ctx, t.run) }); err != nil {
+		if err := r.observed(ctx, t); err != nil {
 			return fmt.Errorf("%s: %w", t.step, err)
 		}
 	}
@@ -99,12 +98,8 @@ func (r *deliveryRun) do(ctx context.Context, run stepFunc) error {
 			r.readAgain()
 		}
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case r.isSubscriber && len(events) == 0: // it has sent once more what is recorded
-		r.ended = true
-		return nil
 	}
 	if r.idle++; r.idle > maxIdle { // no attempt is counted: the message is not the reason
 		return &inbox.WaitError{Err: errors.New("the worker recorded nothing: other writers were first at every try")}
@@ -115,21 +110,18 @@ func (r *deliveryRun) do(ctx context.Context, run stepFunc) error {
 // takenFailure is why a charge fails whose key has made another charge, which has the payment.
 var takenFailure = domain.Failure{Code: domain.ProviderRefused, Message: "the payment that was made under this key is another charge's"}
 
-// observed runs a step of a charge under OnStep.
-func (r *deliveryRun) observed(ctx context.Context, name string, do func(context.Context) error) error {
-	if r.OnStep == nil || r.isSubscriber {
-		return do(ctx)
+// observed runs a step under OnStep.
+func (r *deliveryRun) observed(ctx context.Context, t task) (err error) {
+	if r.OnStep == nil {
+		return r.do(ctx, t.run)
 	}
-	ctx, done := r.OnStep(ctx, name)
+	ctx, done := r.OnStep(ctx, t.step)
 	before := r.stream.Charge.Version
-	err := errPanicked
+	err = errors.New("the step panicked")
 	defer func() { done(err != nil || r.stream.Charge.Version != before, err) }()
-	err = do(ctx)
+	err = r.do(ctx, t.run)
 	return err
 }
-
-// errPanicked is the error that OnStep's done receives when a step panics.
-var errPanicked = errors.New("the step panicked")
 
 // record commits events, the rows that steps queue for them, and the messages
 // about webhook events in one transaction. The commit after which nothing is left to do also ends
@@ -147,7 +139,7 @@ func (r *deliveryRun) record(ctx context.Context, events []domain.Event) error {
 	if err != nil {
 		return err
 	}
-	ends := r.isSubscriber || r.due(next.Charge).run == nil
+	ends := r.due(next.Charge).run == nil
 	if ends {
 		err = r.delivery.Commit(ctx, r.db, b)
 	} else {
@@ -181,7 +173,6 @@ func (r *deliveryRun) queue(b *pgx.Batch, events []domain.Event) (ledger.Stream,
 				r.announce(b, to, next, e)
 			}
 		}
-		r.wakeRefund(b, next, e)
 	}
 	return next, nil
 }

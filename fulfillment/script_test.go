@@ -69,14 +69,14 @@ var declinedIntent = stripe.Intent{ID: "pi_1", Status: stripe.RequiresPaymentMet
 
 // failures are the answers that are errors.
 var failures = map[string]error{
-	"cut":              &stripe.UnavailableError{Err: errors.New("cut")},
-	"late":             &stripe.UnavailableError{RetryAfter: 500 * time.Second, Err: errors.New("too many requests")},
-	"wrong_key":        &stripe.UnavailableError{NeedsOperator: true, Err: errors.New("no such key")},
-	"500":              &stripe.FailedError{StatusCode: 500, RequestID: "req_provider"},
-	"other_parameters": &stripe.FailedError{StatusCode: stripe.OtherParameters},
-	"rejected":         &stripe.RejectedError{StatusCode: 400, Message: "for people"},
-	"declined":         &stripe.DeclinedError{Decline: noMoney},
-	"declined_intent":  &stripe.DeclinedError{Decline: noMoney, Intent: declinedIntent},
+	"cut":              &stripe.Error{Kind: stripe.Unavailable},
+	"late":             &stripe.Error{Kind: stripe.Unavailable, StatusCode: 429, RetryAfter: 500 * time.Second},
+	"wrong_key":        &stripe.Error{Kind: stripe.Blocked},
+	"500":              &stripe.Error{Kind: stripe.Failed, StatusCode: 500, RequestID: "req_provider"},
+	"other_parameters": &stripe.Error{Kind: stripe.Failed, StatusCode: stripe.OtherParameters},
+	"rejected":         &stripe.Error{Kind: stripe.Rejected, StatusCode: 400, Why: stripe.Decline{Message: "for people"}},
+	"declined":         &stripe.Error{Kind: stripe.Declined, Why: noMoney},
+	"declined_intent":  &stripe.Error{Kind: stripe.Declined, Why: noMoney, Intent: declinedIntent},
 }
 
 var intentChanges = map[string]func(*stripe.Intent){

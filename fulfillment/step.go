@@ -3,14 +3,12 @@ package fulfillment
 import (
 	"context"
 	"fmt"
-	"iter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/webhook"
 	"github.com/payonce/payonce/ledger"
 )
@@ -22,17 +20,6 @@ type Services struct {
 
 	Provider Provider
 	Webhooks *webhook.Sender
-}
-
-// Provider is the payment provider, as far as steps need it. A stripe.Client is one.
-type Provider interface {
-	CreateIntent(ctx context.Context, key string, p stripe.CreateParams) (stripe.Intent, error)
-	RetrieveIntent(ctx context.Context, id string) (stripe.Intent, error)
-	ConfirmIntent(ctx context.Context, key, id, returnURL string) (stripe.Intent, error)
-	CancelIntent(ctx context.Context, id string) (stripe.Intent, error)
-	CreateRefund(ctx context.Context, key string, p stripe.RefundParams) (stripe.Refund, error)
-	Refunds(ctx context.Context, intent string) iter.Seq2[stripe.Refund, error]
-	Disputes(ctx context.Context, intent string) iter.Seq2[stripe.Dispute, error]
 }
 
 // steps run the steps of domain's list of the same name, which has their order. Each

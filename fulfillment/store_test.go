@@ -19,8 +19,8 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-// TestStore drives the handlers by any sequence of requests, deliveries, faults of the provider, deaths and lost
-// leases, and compares the stream of the charge after every step with the provider's records. The store is a
+// TestStore drives the handlers by any sequence of requests, deliveries, faults of the provider, calls that it executes
+// late, deaths and lost leases, and compares the stream of the charge after every step with the provider's records. The store is a
 // memory: what its constraints refuse is in database_test.go.
 //
 // The long form takes minutes, and rapid ends it early when the time of the test binary ends:
@@ -72,8 +72,9 @@ func (m *machine) run(t *rapid.T) {
 	m.request(t, events, err)
 	disturbed := func(t *rapid.T) {
 		when := rapid.SampledFrom([]string{"before", "after"}).Draw(t, "when")
-		m.work(t, rapid.SampledFrom([]string{"cut ", "saved 500 ", "death ", "overtaken "}).Draw(t, "what")+when)
+		m.work(t, rapid.SampledFrom([]string{"cut ", "saved 500 ", "death ", "overtaken ", "asked "}).Draw(t, "what")+when)
 	}
+	late := func(t *rapid.T) { m.work(t, "cut late") }
 	t.Repeat(map[string]func(*rapid.T){
 		"cancel":       m.cancel,
 		"refund":       m.refund,
@@ -85,6 +86,8 @@ func (m *machine) run(t *rapid.T) {
 		"work on":              func(t *rapid.T) { m.work(t, "") },
 		"work disturbed":       disturbed,
 		"work disturbed again": disturbed,
+		"work cut":             late,
+		"what was cut arrives": func(*rapid.T) { m.provider.executeLate("") },
 		"keys are forgotten":   func(*rapid.T) { m.provider.forgetKeys() },
 		"":                     m.check,
 	})
@@ -144,8 +147,20 @@ func (m *machine) work(t *rapid.T, disturbance string) {
 	var struck atomic.Bool // in the goroutine of a call whose answer may be cut
 	rival := ""
 	overtake := func() { rival, m.lost = endOf(m.handle(m.t.Context(), other)), one == other }
+	ask := func() { // a request of the merchant, which the charge then allows
+		c := m.stream.Charge
+		events, err := c.RequestCancel()
+		if err != nil {
+			events, err = c.RequestRefund(domain.RefundRequested{RefundID: fmt.Sprint("re_", len(c.Refunds)), Notify: true, Amount: 1})
+		}
+		if err == nil && len(events) > 0 {
+			m.append(events...)
+			m.open = append(m.open, message{version: m.stream.Charge.Version})
+		}
+	}
 	sandbox := m.provider.sandbox.ServeHTTP
 	if answer := map[string]http.HandlerFunc{ // what happens at a call, before or after the provider executes it
+		"cut late":         m.provider.cutLate,
 		"cut before":       cut,
 		"cut after":        m.provider.cutAfter,
 		"saved 500 before": m.provider.under(failsBefore, sandbox),
@@ -154,6 +169,8 @@ func (m *machine) work(t *rapid.T, disturbance string) {
 		"death after":      m.provider.executedThen(kill),
 		"overtaken before": meanwhile(overtake, sandbox),
 		"overtaken after":  m.provider.executedThen(overtake),
+		"asked before":     meanwhile(ask, sandbox),
+		"asked after":      m.provider.executedThen(ask),
 	}[disturbance]; answer != nil {
 		at := rapid.SampledFrom([]int{1, 1, 1, 2, 2, 3, 4}).Draw(t, "call") // most deliveries make few
 		m.provider.expect(fault{at, "", meanwhile(func() { struck.Store(true) }, answer)})

@@ -7,14 +7,13 @@
 //   - One call sends one request. stripe-go's own retries are off, net/http is
 //     kept from repeating a request on a reused connection, and redirects are
 //     not followed. (CancelIntent may follow its request by a retrieve.)
-//   - Every error is exactly one of [DeclinedError], [RejectedError],
-//     [FailedError] and [UnavailableError], or the error of the caller's
-//     context. The first two are certain; the other three leave the outcome
+//   - Every error is an [Error] of one [Kind], or the error of the caller's context.
+//     Declined and Rejected are certain; everything else leaves the outcome
 //     open. The returned value beside an error is the zero value.
 //   - An answer counts only if it is the provider's own: a status of 2xx and
 //     the object that was asked for, or an error in the provider's form.
 //     Whatever a proxy, a captive portal or a cut connection leaves is
-//     [UnavailableError].
+//     Unavailable.
 //   - No error text holds a secret key, a client secret or a body that was not
 //     understood.
 //
@@ -42,10 +41,7 @@ import (
 	stripego "github.com/stripe/stripe-go/v85"
 )
 
-const (
-	defaultTimeout = 10 * time.Second
-	maxKeyLength   = 255
-)
+const defaultTimeout = 10 * time.Second
 
 // Config names the provider and the account.
 type Config struct {
@@ -80,17 +76,14 @@ type Client struct {
 // New returns a client, or a sentence that names the unusable setting. It sends
 // nothing. A proxy set in the environment is used. Close releases the connections.
 func New(cfg Config) (*Client, error) {
-	if err := checkSecretKey(cfg.SecretKey); err != nil {
-		return nil, err
+	if checkNames(cfg.SecretKey) != nil {
+		return nil, errors.New("the provider's secret key is empty or holds a space or another invisible character: set STRIPE_SECRET_KEY to the account's secret or restricted key")
 	}
 	base, err := origin(cfg.Base, cfg.SecretKey)
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Timeout < 0 {
-		return nil, fmt.Errorf("the provider's time-out is %s: it must be positive, or 0 for %s", cfg.Timeout, defaultTimeout)
-	}
-	if cfg.Account != "" && (!strings.HasPrefix(cfg.Account, "acct_") || checkID(cfg.Account) != nil) {
+	if cfg.Account != "" && (!strings.HasPrefix(cfg.Account, "acct_") || checkNames(cfg.Account) != nil) {
 		return nil, errors.New("STRIPE_ACCOUNT is no id of an account: set it as Stripe's dashboard shows it, acct_ and letters or digits")
 	}
 	timeout := cmp.Or(cfg.Timeout, defaultTimeout)
@@ -125,15 +118,38 @@ func (c *Client) Blocked() string {
 	return ""
 }
 
+// Account is an account of the provider in one of its modes, which share nothing.
+type Account struct {
+	ID   string // "none" at a server that has no accounts
+	Live bool
+}
+
+// Account is Config.Account, or retrieves the account of the secret key. The mode is the key's
+// own: no answer names it.
+func (c *Client) Account(ctx context.Context) (a Account, err error) {
+	if c.account != "" {
+		return Account{ID: c.account, Live: isLive(c.key)}, nil
+	}
+	defer wrap(&err, "retrieve", "the account of STRIPE_SECRET_KEY")
+	id, err := ask(ctx, c, func(ctx context.Context) (*stripego.Account, error) {
+		return c.api.V1Accounts.Retrieve(ctx, nil)
+	}, func(sent *stripego.Account) (string, error) {
+		return sent.ID, checkObject(sent.Object, "account", sent.ID)
+	})
+	if e, ok := errors.AsType[*Error](err); ok && e.Kind == Rejected && e.StatusCode == http.StatusNotFound {
+		id, err = "none", nil
+	}
+	if err != nil {
+		return Account{}, err
+	}
+	return Account{ID: id, Live: isLive(c.key)}, nil
+}
+
+// isLive reports whether a secret or restricted key is one of live mode.
+func isLive(key string) bool { return strings.Contains(key, "_live_") }
+
 // Close closes idle connections. Calls in flight continue.
 func (c *Client) Close() { c.transport.CloseIdleConnections() }
-
-func checkSecretKey(key string) error {
-	if key == "" || !visible(key) {
-		return errors.New("the provider's secret key is empty or holds a space or another invisible character: set STRIPE_SECRET_KEY to the account's secret or restricted key")
-	}
-	return nil
-}
 
 // origin checks and normalises the provider's address. Plain HTTP is accepted
 // for test keys only: a live key is a password.
@@ -153,9 +169,8 @@ func origin(base, key string) (string, error) {
 }
 
 // ask runs one call of stripe-go and classifies what came back. The error
-// decides: stripe-go returns an empty object beside it, never nil. It panics where a list
-// holds null: that answer is not understood.
-func ask[S, T any](ctx context.Context, c *Client, send func(context.Context) (S, error), read func(S) (T, error)) (T, error) {
+// decides: stripe-go returns an empty object beside it, never nil.
+func ask[S, T any](ctx context.Context, c *Client, send func(context.Context) (S, error), read func(S) (T, error)) (v T, err error) {
 	var none T
 	if err := ctx.Err(); err != nil {
 		return none, err
@@ -165,24 +180,16 @@ func ask[S, T any](ctx context.Context, c *Client, send func(context.Context) (S
 		return none, err
 	}
 	var a Answered
-	defer func() { leave(a.Status) }()
-	var sent S
-	err = func() (err error) {
-		defer func() {
-			switch cause := recover(); {
-			case cause == nil:
-			case a.Status == 0: // nothing was answered, so it is not the answer's fault
-				panic(cause)
-			default:
-				err = fmt.Errorf("stripe-go panics: %v", cause)
-			}
-		}()
-		sent, err = send(context.WithValue(ctx, answerKey{}, &a))
-		return err
+	defer func() {
+		leave(a.Status)
+		if cause := recover(); cause != nil { // stripe-go does where a list holds null
+			v, err = none, unavailable(fmt.Errorf("stripe-go panics: %v", cause))
+		}
 	}()
+	sent, err := send(context.WithValue(ctx, answerKey{}, &a))
 	if err != nil {
 		err = c.classify(ctx, a, err)
-		if unavailable, ok := errors.AsType[*UnavailableError](err); ok && unavailable.NeedsOperator {
+		if e, ok := errors.AsType[*Error](err); ok && e.Kind == Blocked {
 			c.blocked.Store(new(err.Error()))
 		}
 		return none, err
@@ -192,8 +199,7 @@ func ask[S, T any](ctx context.Context, c *Client, send func(context.Context) (S
 		// stripe-go takes everything below 400 for a success.
 		return none, unavailable(fmt.Errorf("answered %d, which the provider's API never does", a.Status))
 	}
-	v, err := read(sent)
-	if err != nil {
+	if v, err = read(sent); err != nil {
 		return none, unavailable(err)
 	}
 	return v, nil
@@ -206,23 +212,23 @@ func wrap(err *error, call, id string) {
 	}
 }
 
-// checkKey refuses keys that stripe-go would replace by a random one (empty) or
-// alter (spaces), and those that cannot be sent.
-func checkKey(key string) error {
-	if key == "" || len(key) > maxKeyLength || !visible(key) {
-		return unsent(fmt.Sprintf("an idempotency key is 1 to %d visible ASCII characters", maxKeyLength))
+// checkNames refuses an idempotency key that stripe-go would replace by a random one (empty) or
+// alter (spaces), and an id that leads to another path than its own: an empty one turns a retrieve
+// into a list. stripe-go escapes what an id holds.
+func checkNames(names ...string) error {
+	for _, name := range names {
+		if name == "" || !visible(name) {
+			return &Error{Kind: Rejected, Why: Decline{Message: "a key or an id is not made of visible ASCII characters"}}
+		}
 	}
 	return nil
 }
 
-// checkID keeps a call from reaching another path than its own: an empty id
-// would turn a retrieve into a list.
-func checkID(id string) error {
-	odd := func(r rune) bool {
-		return r != '_' && r != '-' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
-	}
-	if id == "" || strings.IndexFunc(id, odd) >= 0 {
-		return unsent("an id is made of letters, digits, _ and -")
+// checkObject refuses an answer that is not the object that was asked for: stripe-go parses every
+// JSON object into it.
+func checkObject(object, want, id string) error {
+	if object != want || checkNames(id) != nil {
+		return fmt.Errorf("the answer holds no %s", want)
 	}
 	return nil
 }
@@ -290,19 +296,10 @@ type Answered struct {
 	Replayed bool // the provider had answered this idempotency key before
 }
 
-// retryAfter is how long an answer asks to wait: at most maxRetryAfter, 0 if it
-// does not say. A date is compared with the answer's own Date, not with our clock.
+// retryAfter is how many seconds an answer asks to wait: at most maxRetryAfter, 0 if it does not say.
 func retryAfter(h http.Header) time.Duration {
-	v := h.Get("Retry-After")
-	if seconds, err := strconv.ParseUint(v, 10, 64); err == nil {
-		return time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second
-	}
-	until, err := http.ParseTime(v)
-	sent, errSent := http.ParseTime(h.Get("Date"))
-	if err != nil || errSent != nil {
-		return 0
-	}
-	return min(max(until.Sub(sent), 0), maxRetryAfter)
+	seconds, _ := strconv.ParseUint(h.Get("Retry-After"), 10, 64) // 0 of no number, the most of one that is too large
+	return time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second
 }
 
 // Calls are the names of the requests that a client sends.

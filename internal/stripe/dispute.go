@@ -3,11 +3,9 @@ package stripe
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
-	"strings"
 
 	stripego "github.com/stripe/stripe-go/v85"
 )
@@ -18,13 +16,9 @@ type Dispute struct {
 	ID            string
 	PaymentIntent string
 	Reason        string
-	// Closed is the provider's word for how it ended, "won" or "lost" for example; empty while
-	// it is open.
-	Closed string
-	// Amount in minor units of ISO 4217.
-	Amount int64
-	// Currency is upper case, and that of the payment.
-	Currency string
+	Closed        string // the provider's word for how it ended, "won" or "lost" for example; empty while it is open
+	Amount        int64  // minor units of ISO 4217
+	Currency      string // upper case, and that of the payment
 	// Moved are the movements on the account's balance, in the order in which they happened. Those on
 	// a balance in another currency say no fee.
 	Moved []Movement
@@ -34,13 +28,12 @@ type Dispute struct {
 // provider took is above zero.
 type Movement struct {
 	ID          string
-	Amount, Fee int64 // minor units of ISO 4217
-	// Currency is upper case, and that of the account's balance.
-	Currency string
+	Amount, Fee int64  // minor units of ISO 4217
+	Currency    string // upper case, and that of the account's balance
 }
 
 // Disputes returns every dispute of an intent, or of the account if intent is "", newest first.
-// An error ends the sequence; a list that has a dispute twice is [UnavailableError].
+// An error ends the sequence; a list that has a dispute twice is Unavailable.
 func (c *Client) Disputes(ctx context.Context, intent string) iter.Seq2[Dispute, error] {
 	return pages(ctx, c, "list disputes of", intent, disputeOf,
 		func(ctx context.Context, p stripego.ListParams, of *string) *stripego.V1List[*stripego.Dispute] {
@@ -55,10 +48,10 @@ var disputeEnds = []stripego.DisputeStatus{
 }
 
 func disputeOf(sent *stripego.Dispute) (Dispute, error) {
-	if sent.Object != "dispute" || checkID(sent.ID) != nil || sent.Currency == "" {
-		return Dispute{}, errors.New("the answer holds no dispute")
+	if err := checkObject(sent.Object, "dispute", sent.ID); err != nil {
+		return Dispute{}, err
 	}
-	d := Dispute{ID: sent.ID, Reason: text(string(sent.Reason)), Currency: strings.ToUpper(string(sent.Currency))}
+	d := Dispute{ID: sent.ID, Reason: text(string(sent.Reason)), Amount: sent.Amount}
 	if sent.PaymentIntent != nil {
 		d.PaymentIntent = sent.PaymentIntent.ID
 	}
@@ -66,16 +59,17 @@ func disputeOf(sent *stripego.Dispute) (Dispute, error) {
 		d.Closed = string(sent.Status)
 	}
 	var err error
-	if d.Amount, err = receivedAmount(sent.Amount, d.Currency); err != nil {
+	if d.Currency, err = received(sent.Currency, &d.Amount); err != nil {
 		return Dispute{}, fmt.Errorf("dispute %s: %w", d.ID, err)
 	}
 	transactions := slices.SortedStableFunc(slices.Values(sent.BalanceTransactions), func(a, b *stripego.BalanceTransaction) int {
 		return cmp.Compare(a.Created, b.Created)
 	})
 	for _, t := range transactions {
-		m, err := movementOf(t)
-		if err != nil {
-			return Dispute{}, fmt.Errorf("dispute %s: balance transaction %q: %w", d.ID, t.ID, err)
+		m := Movement{ID: t.ID, Amount: t.Amount, Fee: t.Fee}
+		m.Currency, err = received(t.Currency, &m.Amount, &m.Fee)
+		if err := cmp.Or(checkNames(t.ID), err); err != nil {
+			return Dispute{}, fmt.Errorf("a balance transaction of dispute %s: %w", d.ID, err)
 		}
 		if m.Currency != d.Currency {
 			m.Fee = 0
@@ -85,21 +79,4 @@ func disputeOf(sent *stripego.Dispute) (Dispute, error) {
 		}
 	}
 	return d, nil
-}
-
-func movementOf(sent *stripego.BalanceTransaction) (m Movement, err error) {
-	if checkID(sent.ID) != nil || sent.Currency == "" {
-		return m, errors.New("the answer holds no balance transaction")
-	}
-	m.ID, m.Currency = sent.ID, strings.ToUpper(string(sent.Currency))
-	signed := func(amount int64) int64 {
-		received, wrong := receivedAmount(max(amount, -amount), m.Currency)
-		err = errors.Join(err, wrong)
-		if amount < 0 {
-			return -received
-		}
-		return received
-	}
-	m.Amount, m.Fee = signed(sent.Amount), signed(sent.Fee)
-	return m, err
 }

@@ -3,24 +3,22 @@ package stripe
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"iter"
-	"math"
 	"net/http"
-	"net/url"
+	"slices"
 	"strings"
 	"time"
 
 	stripego "github.com/stripe/stripe-go/v85"
 )
 
-// Status is the state of a payment intent.
+// Status is the state of a payment intent. A state that is not listed here is one that the
+// caller does not know either.
 type Status string
 
-// The states of a payment intent. There is no other: an intent in a state that
-// is not listed here is an answer that was not understood.
+// The states of a payment intent.
 const (
 	// RequiresPaymentMethod is the state after a declined attempt, and also of
 	// an intent that never had a payment method: see [Intent.Attempted].
@@ -30,7 +28,6 @@ const (
 	RequiresConfirmation Status = "requires_confirmation"
 	RequiresAction       Status = "requires_action"
 	Processing           Status = "processing"
-	RequiresCapture      Status = "requires_capture"
 	Succeeded            Status = "succeeded"
 	Canceled             Status = "canceled"
 )
@@ -47,15 +44,12 @@ const headerCharge = "Payonce-Charge"
 
 // Intent is a payment intent: the provider's object for one charge.
 type Intent struct {
-	ID     string
-	Status Status
-	// Amount to be captured and AmountReceived, in minor units of ISO 4217.
-	Amount         int64
-	AmountReceived int64
-	// Currency is upper case.
-	Currency string
-	// Reference names our charge (metadata charge_reference), empty on an intent of other origin.
-	Reference string
+	ID             string
+	Status         Status
+	Amount         int64  // to be captured, in minor units of ISO 4217
+	AmountReceived int64  // in minor units of ISO 4217
+	Currency       string // upper case
+	Reference      string // names our charge (metadata charge_reference), empty on an intent of other origin
 	// Attempted is true once a confirmation has been attempted. It tells a
 	// declined intent from one that never was confirmed.
 	Attempted bool
@@ -68,62 +62,51 @@ type Intent struct {
 	Created     time.Time
 }
 
-// Decline is why a card was declined.
+// Decline is why a card was declined, or a request refused. Each part may be empty.
 type Decline struct {
-	// Code is the provider's word for it, mostly "card_declined".
-	Code string
-	// DeclineCode is the issuer's reason, "insufficient_funds" for example. It
-	// may be empty.
-	DeclineCode string
-	// Message is the provider's, for people.
-	Message string
+	Code        string // the provider's word for it, mostly "card_declined"
+	DeclineCode string // the issuer's reason, "insufficient_funds" for example
+	Message     string // the provider's, for people
 }
 
 // AuthenticationRequired reports whether the issuer wanted the customer, who is
 // absent, to authenticate.
 func (d Decline) AuthenticationRequired() bool {
-	switch d.Code {
-	case "authentication_required", "requires_action_not_handled", "payment_intent_authentication_failure":
+	switch stripego.ErrorCode(d.Code) {
+	case stripego.ErrorCodeAuthenticationRequired, stripego.ErrorCodePaymentIntentAuthenticationFailure, "requires_action_not_handled":
 		return true
 	}
-	return d.DeclineCode == "authentication_required"
+	return d.DeclineCode == string(stripego.DeclineCodeAuthenticationRequired)
 }
 
 // OfTestKey reports whether a live card was declined because the secret key is a test key.
 func (d Decline) OfTestKey() bool { return d.DeclineCode == "test_mode_live_card" }
 
 func (d Decline) String() string {
-	if d.DeclineCode == "" {
-		return d.Code + ": " + d.Message
-	}
-	return d.Code + " (" + d.DeclineCode + "): " + d.Message
+	return strings.Join(slices.DeleteFunc([]string{d.Code, d.DeclineCode, d.Message}, func(part string) bool { return part == "" }), ": ")
 }
 
 // CreateParams describe the intent of one charge.
 type CreateParams struct {
-	// Reference names our charge at the provider. ChargeID is no parameter: the provider ignores it.
-	Reference, ChargeID string
-	// Amount in ISO 4217 minor units of Currency, which may be in any case.
-	Amount        int64
+	Reference     string // names our charge at the provider
+	ChargeID      string // is no parameter: the provider ignores it
+	Amount        int64  // in ISO 4217 minor units of Currency
 	Currency      string
 	PaymentMethod string
-	// Customer is the provider's, and needed where PaymentMethod is attached to one.
-	Customer string
-	// Description is optional.
-	Description string
-	// Redirects says that the customer can be sent to a page.
-	Redirects bool
+	Customer      string // the provider's, needed where PaymentMethod is attached to one
+	Description   string
+	Redirects     bool // the customer can be sent to a page
 }
 
 // CreateIntent creates an intent that holds its payment method and is not
 // confirmed. No money moves until it is confirmed.
 //
-// A [RejectedError] means that the provider does not accept the payment method,
+// Rejected means that the provider does not accept the payment method,
 // the customer, the amount or the currency.
 func (c *Client) CreateIntent(ctx context.Context, key string, p CreateParams) (in Intent, err error) {
 	defer wrap(&err, "create payment intent for", p.Reference)
 	amount, err := sentAmount(p.Amount, p.Currency)
-	if err := cmp.Or(checkKey(key), err); err != nil {
+	if err := cmp.Or(checkNames(key), err); err != nil {
 		return Intent{}, err
 	}
 	redirects := "never"
@@ -156,13 +139,12 @@ func (c *Client) CreateIntent(ctx context.Context, key string, p CreateParams) (
 // ConfirmIntent attempts the payment with the payment method that the intent
 // holds. It sends none of its own, so it cannot attempt a declined intent again.
 // Without a return URL the customer is absent, so an issuer that asks for authentication
-// thereby declines: [DeclinedError]. With one, the intent is then in [RequiresAction].
+// thereby declines. With one, the intent is then in [RequiresAction].
 //
-// A [RejectedError] with [CodeUnexpectedState] says that the intent cannot be
-// confirmed now; it may have succeeded before. CancelIntent shows its state.
+// Rejected says that the intent cannot be confirmed now; it may have succeeded before.
 func (c *Client) ConfirmIntent(ctx context.Context, key, id, returnURL string) (in Intent, err error) {
 	defer wrap(&err, "confirm payment intent", id)
-	if err := checkKey(key); err != nil {
+	if err := checkNames(key); err != nil {
 		return Intent{}, err
 	}
 	params := &stripego.PaymentIntentConfirmParams{
@@ -181,10 +163,6 @@ func (c *Client) ConfirmIntent(ctx context.Context, key, id, returnURL string) (
 // RetrieveIntent returns the intent as it is now. It changes nothing.
 func (c *Client) RetrieveIntent(ctx context.Context, id string) (in Intent, err error) {
 	defer wrap(&err, "retrieve payment intent", id)
-	return c.retrieve(ctx, id)
-}
-
-func (c *Client) retrieve(ctx context.Context, id string) (Intent, error) {
 	return c.intent(ctx, id, func(ctx context.Context) (*stripego.PaymentIntent, error) {
 		return c.api.V1PaymentIntents.Retrieve(ctx, id, &stripego.PaymentIntentRetrieveParams{})
 	})
@@ -195,47 +173,37 @@ func (c *Client) retrieve(ctx context.Context, id string) (Intent, error) {
 // error that the intent was canceled before, nor that the provider refuses because
 // of the intent's state: Status is then [Succeeded] or [Processing].
 //
-// The request has a random key: it is idempotent by its nature, and must not
+// stripe-go sends a random key: the request is idempotent by its nature, and must not
 // meet a saved answer that was true earlier.
 func (c *Client) CancelIntent(ctx context.Context, id string) (in Intent, err error) {
 	defer wrap(&err, "cancel payment intent", id)
-	params := &stripego.PaymentIntentCancelParams{}
-	params.SetIdempotencyKey("cancel_" + rand.Text())
 	in, err = c.intent(ctx, id, func(ctx context.Context) (*stripego.PaymentIntent, error) {
-		return c.api.V1PaymentIntents.Cancel(ctx, id, params)
+		return c.api.V1PaymentIntents.Cancel(ctx, id, &stripego.PaymentIntentCancelParams{})
 	})
-	var rejected *RejectedError
-	if !errors.As(err, &rejected) || rejected.Code != CodeUnexpectedState {
-		return in, err
-	}
-	if rejected.Intent.ID == id {
-		return rejected.Intent, nil
-	}
-	return c.retrieve(ctx, id)
-}
-
-// intent runs a call about the intent id. An answer about another intent is not
-// understood, whether it is a success or a decline.
-func (c *Client) intent(ctx context.Context, id string, send func(context.Context) (*stripego.PaymentIntent, error)) (Intent, error) {
-	if err := checkID(id); err != nil {
-		return Intent{}, err
-	}
-	in, err := ask(ctx, c, send, intentOf)
-	answered := in.ID
-	if declined, ok := errors.AsType[*DeclinedError](err); ok {
-		answered = declined.Intent.ID
-	}
-	if answered != "" && answered != id {
-		return Intent{}, unavailable(fmt.Errorf("the answer is about payment intent %s", answered))
+	if e, ok := errors.AsType[*Error](err); ok && e.Why.Code == string(stripego.ErrorCodePaymentIntentUnexpectedState) {
+		return c.RetrieveIntent(ctx, id)
 	}
 	return in, err
 }
 
+// intent runs a call about the intent id. A success that is about another intent is not understood.
+func (c *Client) intent(ctx context.Context, id string, send func(context.Context) (*stripego.PaymentIntent, error)) (Intent, error) {
+	if err := checkNames(id); err != nil {
+		return Intent{}, err
+	}
+	return ask(ctx, c, send, func(sent *stripego.PaymentIntent) (Intent, error) {
+		in, err := intentOf(sent)
+		if err == nil && in.ID != id {
+			err = fmt.Errorf("the answer is about payment intent %s", in.ID)
+		}
+		return in, err
+	})
+}
+
 // Intents returns every intent of the account, newest first, in pages of a hundred. An error ends
-// the sequence; a list that has an intent twice is [UnavailableError]. Of an intent of other origin
-// that cannot be read it has the ID alone.
+// the sequence; a list that has an intent twice is Unavailable.
 func (c *Client) Intents(ctx context.Context) iter.Seq2[Intent, error] {
-	return pages(ctx, c, "list payment intents of", "", listedIntentOf,
+	return pages(ctx, c, "list payment intents of", "", intentOf,
 		func(ctx context.Context, p stripego.ListParams, _ *string) *stripego.V1List[*stripego.PaymentIntent] {
 			return c.api.V1PaymentIntents.List(ctx, &stripego.PaymentIntentListParams{ListParams: p})
 		})
@@ -243,65 +211,30 @@ func (c *Client) Intents(ctx context.Context) iter.Seq2[Intent, error] {
 
 func (in Intent) id() string { return in.ID }
 
-// listedIntentOf keeps what others make in the account from ending a list.
-func listedIntentOf(pi *stripego.PaymentIntent) (Intent, error) {
-	in, err := intentOf(pi)
-	if err != nil && referenceOf(pi) == "" && pi.Object == "payment_intent" && checkID(pi.ID) == nil {
-		return Intent{ID: pi.ID}, nil
-	}
-	return in, err
-}
-
-func referenceOf(pi *stripego.PaymentIntent) string {
-	return pi.Metadata[metadataReference]
-}
-
-// intentOf reads an intent and checks that it is one: stripe-go parses every JSON
-// object into it.
 func intentOf(pi *stripego.PaymentIntent) (Intent, error) {
+	if err := checkObject(pi.Object, "payment_intent", pi.ID); err != nil {
+		return Intent{}, err
+	}
 	in := Intent{
-		ID:        pi.ID,
-		Status:    Status(pi.Status),
-		Currency:  strings.ToUpper(string(pi.Currency)),
-		Reference: referenceOf(pi),
-		Attempted: pi.LastPaymentError != nil || pi.LatestCharge != nil,
-		Created:   time.Unix(pi.Created, 0).UTC(),
+		ID:             pi.ID,
+		Status:         Status(pi.Status),
+		Amount:         pi.Amount,
+		AmountReceived: pi.AmountReceived,
+		Reference:      pi.Metadata[metadataReference],
+		Attempted:      pi.LastPaymentError != nil || pi.LatestCharge != nil,
+		Created:        time.Unix(pi.Created, 0).UTC(),
 	}
 	if pi.LastPaymentError != nil {
-		d := declineOf(pi.LastPaymentError)
-		in.Decline = &d
+		in.Decline = new(declineOf(pi.LastPaymentError))
 	}
 	if next := pi.NextAction; next != nil && next.RedirectToURL != nil {
-		in.RedirectURL = pageOf(next.RedirectToURL.URL)
+		in.RedirectURL = next.RedirectToURL.URL
 	}
-	if pi.Object != "payment_intent" || checkID(in.ID) != nil || in.Currency == "" {
-		return Intent{}, errors.New("the answer holds no payment intent")
-	}
-	var err, errReceived error
-	in.Amount, err = receivedAmount(pi.Amount, in.Currency)
-	in.AmountReceived, errReceived = receivedAmount(pi.AmountReceived, in.Currency)
-	switch in.Status {
-	case RequiresPaymentMethod, RequiresConfirmation, RequiresAction, Processing, RequiresCapture, Succeeded, Canceled:
-	default:
-		err = fmt.Errorf("it is in the unknown state %q", in.Status)
-	}
-	if err := cmp.Or(err, errReceived); err != nil {
+	var err error
+	if in.Currency, err = received(pi.Currency, &in.Amount, &in.AmountReceived); err != nil {
 		return Intent{}, fmt.Errorf("payment intent %s: %w", in.ID, err)
 	}
 	return in, nil
-}
-
-// maxURL bounds what is kept of the provider's URLs, in bytes.
-const maxURL = 4096
-
-// pageOf returns the URL of a page of the provider, empty if it is none that a browser could
-// be sent to.
-func pageOf(page string) string {
-	u, err := url.Parse(page)
-	if err != nil || len(page) > maxURL || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
-		return ""
-	}
-	return page
 }
 
 func declineOf(e *stripego.Error) Decline {
@@ -314,41 +247,36 @@ func declineOf(e *stripego.Error) Decline {
 // zero-decimal. HUF and TWD are special in payouts alone, which payonce does not
 // make. BHD, JOD, KWD, OMR and TND have three, as in ISO 4217, the last of them 0:
 // domain.Currency.Increment keeps others out.
-var stripeUnits = map[string]unit{"ISK": {sent: 100}, "UGX": {sent: 100}, "MGA": {iso: 100}}
+var stripeUnits = map[string]struct{ sent, iso int64 }{"ISK": {100, 1}, "UGX": {100, 1}, "MGA": {1, 100}}
 
-// unit says how many minor units of Stripe (sent) are how many of ISO 4217 (iso);
-// 0 stands for 1.
-type unit struct{ sent, iso int64 }
-
-func unitOf(currency string) (sent, iso int64) {
-	u := stripeUnits[strings.ToUpper(currency)]
-	return cmp.Or(u.sent, 1), cmp.Or(u.iso, 1)
-}
-
-// sentAmount converts ISO 4217 minor units to Stripe's. An amount that Stripe cannot
-// hold is a [RejectedError].
+// sentAmount converts ISO 4217 minor units to Stripe's. An amount that Stripe cannot hold is Rejected.
 func sentAmount(amount int64, currency string) (int64, error) {
-	sent, iso := unitOf(currency)
-	converted, err := convert(amount, iso, sent)
-	if err != nil || currency == "" {
-		return 0, unsent(fmt.Sprintf("%d %q is no amount of the provider's", amount, currency))
+	u := stripeUnits[strings.ToUpper(currency)]
+	converted, ok := convert(amount, u.iso, u.sent)
+	if !ok || currency == "" {
+		return 0, &Error{Kind: Rejected, Why: Decline{Message: fmt.Sprintf("%d %q is no amount of the provider's", amount, currency)}}
 	}
 	return converted, nil
 }
 
-// receivedAmount converts Stripe's minor units to those of ISO 4217.
-func receivedAmount(amount int64, currency string) (int64, error) {
-	sent, iso := unitOf(currency)
-	converted, err := convert(amount, sent, iso)
-	if err != nil {
-		return 0, fmt.Errorf("%d %s: %w", amount, currency, err)
+// received converts amounts in Stripe's minor units to those of ISO 4217, in place, and returns the
+// currency in upper case.
+func received(currency stripego.Currency, amounts ...*int64) (code string, err error) {
+	code = strings.ToUpper(string(currency))
+	u := stripeUnits[code]
+	for _, amount := range amounts {
+		converted, ok := convert(*amount, u.sent, u.iso)
+		if !ok || code == "" {
+			return "", fmt.Errorf("%d %q is no whole amount in ISO 4217 minor units", *amount, code)
+		}
+		*amount = converted
 	}
-	return converted, nil
+	return code, nil
 }
 
-func convert(amount, from, to int64) (int64, error) {
-	if amount%from != 0 || amount/from > math.MaxInt64/to {
-		return 0, errors.New("it is no whole amount in ISO 4217 minor units")
-	}
-	return amount / from * to, nil
+// convert returns amount of from units in to units, and whether that is a whole number of 64 bits.
+func convert(amount, from, to int64) (int64, bool) {
+	from, to = cmp.Or(from, 1), cmp.Or(to, 1) // both are 0 of a currency that is in no list
+	whole := amount / from
+	return whole * to, amount%from == 0 && whole*to/to == whole
 }

@@ -60,11 +60,10 @@ func newLimiter(l Limits) *limiter {
 
 var errOpen = errors.New("the circuit breaker is open, since requests had no answer")
 
-// enter waits for the turn of a request. While the circuit is open it returns an
-// [UnavailableError], so that the caller waits without a handler slot. leave gets the status
-// of the answer, 0 if there is none.
+// enter waits for the turn of a request. While the circuit is open it returns Unavailable, so that
+// the caller waits without a handler slot. leave gets the status of the answer, 0 if there is none.
 func (t *limiter) enter(ctx context.Context) (leave func(status int), err error) {
-	open := &UnavailableError{RetryAfter: openPause, Err: errOpen}
+	open := &Error{Kind: Unavailable, RetryAfter: openPause, Why: Decline{Message: errOpen.Error()}}
 	if t.circuit.State() == gobreaker.StateOpen {
 		return nil, open
 	}

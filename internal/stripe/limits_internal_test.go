@@ -24,7 +24,7 @@ func TestLimiter_probesAProviderThatIsAway(t *testing.T) {
 		refused := func(what string) {
 			t.Helper()
 			_, err := l.enter(t.Context())
-			if unavailable, ok := errors.AsType[*UnavailableError](err); !ok || unavailable.RetryAfter != openPause {
+			if unavailable, ok := errors.AsType[*Error](err); !ok || unavailable.RetryAfter != openPause {
 				t.Errorf("%s: %v, want to wait for %s", what, err, openPause)
 			}
 		}

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -177,27 +176,17 @@ func collect[T any](seq iter.Seq2[T, error]) (all []T, err error) {
 	return all, nil
 }
 
-// kinds names every kind that the error is of. There must be exactly one.
-func kinds(err error) string {
-	var (
-		declined    *stripe.DeclinedError
-		rejected    *stripe.RejectedError
-		failed      *stripe.FailedError
-		unavailable *stripe.UnavailableError
-		all         []string
-	)
-	_ = errors.As(err, &unavailable)
-	for name, is := range map[string]bool{
-		"declined":          errors.As(err, &declined),
-		"rejected":          errors.As(err, &rejected),
-		"failed":            errors.As(err, &failed),
-		"unavailable":       unavailable != nil && !unavailable.NeedsOperator,
-		"needs an operator": unavailable != nil && unavailable.NeedsOperator,
-		"context":           errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded),
-	} {
-		if is {
-			all = append(all, name)
-		}
+// kind names the kind of an error, which a context's error is not beside.
+func kind(err error) string {
+	e, ok := errors.AsType[*stripe.Error](err)
+	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	switch {
+	case err == nil:
+		return ""
+	case ok && !ended:
+		return string(e.Kind)
+	case ended && !ok:
+		return "context"
 	}
-	return strings.Join(all, " and ")
+	return fmt.Sprint(err)
 }

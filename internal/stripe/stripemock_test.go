@@ -1,8 +1,10 @@
 package stripe_test
 
 import (
+	"context"
 	"debug/buildinfo"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
@@ -11,7 +13,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/payonce/payonce/internal/sandbox"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -128,6 +132,14 @@ func schemas(t *testing.T) map[string]schema {
 	}
 	testdb.Must(t, json.Unmarshal(content, &description))
 	return description.Components.Schemas
+}
+
+// newSandbox runs a sandbox, and returns its origin.
+func newSandbox(t *testing.T) string {
+	t.Helper()
+	return testrun.Start(t, func(ctx context.Context, log *slog.Logger, environ map[string]string) error {
+		return sandbox.Run(ctx, log, environ, time.Now)
+	}, map[string]string{"HTTP_ADDR": "127.0.0.1:0"}).URL
 }
 
 // leftOut are members that Stripe has added since the version of the sandbox, and one that it

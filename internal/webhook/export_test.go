@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
-	"net/http"
 	"syscall"
 )
 
@@ -27,6 +26,3 @@ func NewCounting(cfg Config, r *net.Resolver, dialed func(address string)) *Send
 func (s *Sender) Trust(roots *x509.CertPool) {
 	s.secure.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 }
-
-// Transports returns that of https and that of http.
-func (s *Sender) Transports() []*http.Transport { return []*http.Transport{s.secure, s.plain} }

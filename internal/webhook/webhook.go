@@ -173,7 +173,7 @@ func (s *Sender) deliver(ctx context.Context, m Message) error {
 	if res.StatusCode/100 == 2 {
 		return nil
 	}
-	return &DeliveryError{StatusCode: res.StatusCode, RetryAfter: s.retryAfter(res.Header), Err: refusal(res.StatusCode)}
+	return &DeliveryError{StatusCode: res.StatusCode, RetryAfter: retryAfter(res.Header), Err: errors.New(http.StatusText(res.StatusCode))}
 }
 
 // observed reports the delivery to the observer and adds its headers.
@@ -293,7 +293,7 @@ func (e *TargetError) Error() string { return "webhook target refused: " + e.Rea
 type DeliveryError struct {
 	// StatusCode of the answer, 0 if there was none.
 	StatusCode int
-	// RetryAfter is how long the receiver asks to wait: at most a day, 0 if it
+	// RetryAfter is how many seconds the receiver asks to wait: at most a day, 0 if it
 	// does not say.
 	RetryAfter time.Duration
 	// Err is the cause, as a text alone: it wraps no error.
@@ -307,25 +307,8 @@ func (e *DeliveryError) Error() string {
 	return fmt.Sprintf("webhook answered %d: %s", e.StatusCode, e.Err)
 }
 
-func refusal(status int) error {
-	if status/100 == 3 {
-		return errors.New("redirects are not followed")
-	}
-	if text := http.StatusText(status); text != "" {
-		return errors.New(text)
-	}
-	return errors.New("unknown status")
-}
-
-// retryAfter reads Retry-After, in seconds or as a date, bounded by a day.
-func (s *Sender) retryAfter(h http.Header) time.Duration {
-	v := h.Get("Retry-After")
-	if seconds, err := strconv.ParseUint(v, 10, 64); err == nil {
-		return time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second
-	}
-	until, err := http.ParseTime(v)
-	if err != nil {
-		return 0
-	}
-	return min(max(until.Sub(s.cfg.Now()), 0), maxRetryAfter)
+// retryAfter reads the seconds of Retry-After, bounded by a day; 0 if it does not say.
+func retryAfter(h http.Header) time.Duration {
+	seconds, _ := strconv.ParseUint(h.Get("Retry-After"), 10, 64) // 0 of no number, the most of one that is too large
+	return time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second
 }

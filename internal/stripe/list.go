@@ -1,0 +1,84 @@
+package stripe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/cenkalti/backoff/v5"
+	stripego "github.com/stripe/stripe-go/v85"
+)
+
+const (
+	pageSize = 100 // the largest that Stripe allows
+	// pageTries are those of a later page: what was read before it is not lost because of one answer.
+	pageTries = 7
+)
+
+type listed interface{ id() string }
+
+// pages reads a list of an intent, or of the account if intent is "", page by page. stripe-go's
+// own iterator takes any JSON object for an empty list, and does not end if an empty page says
+// that there is more or if a cache returns one page for every cursor.
+func pages[S any, T listed](
+	ctx context.Context,
+	c *Client,
+	call, intent string,
+	read func(S) (T, error),
+	list func(ctx context.Context, p stripego.ListParams, of *string) *stripego.V1List[S],
+) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		var of *string
+		if intent != "" {
+			of = &intent
+		}
+		seen, tries := map[string]bool{}, uint(1)
+		params := stripego.ListParams{Limit: stripego.Int64(pageSize), Single: true}
+		for more := true; more; tries = pageTries {
+			l, err := backoff.Retry(ctx, func() (*stripego.V1List[S], error) {
+				return ask(ctx, c, func(ctx context.Context) (*stripego.V1List[S], error) {
+					l := list(ctx, params, of)
+					return l, l.Err()
+				}, func(l *stripego.V1List[S]) (*stripego.V1List[S], error) { return l, nil })
+			}, backoff.WithMaxTries(tries))
+			var items []T
+			if err == nil {
+				items, err = page(l, seen, read)
+			}
+			if err != nil {
+				yield(*new(T), fmt.Errorf("%s %s: %w", call, cmp.Or(intent, "the account"), err))
+				return
+			}
+			for _, item := range items {
+				if !yield(item, nil) {
+					return
+				}
+				params.StartingAfter = stripego.String(item.id())
+			}
+			more = l.Meta().HasMore
+		}
+	}
+}
+
+// page returns the objects of a page and adds them to seen. It refuses a page that
+// brings the end of the list no nearer.
+func page[S any, T listed](l *stripego.V1List[S], seen map[string]bool, read func(S) (T, error)) ([]T, error) {
+	if l.Data() == nil || len(l.Data()) == 0 && l.Meta().HasMore {
+		return nil, unavailable(errors.New("the answer is no list, or an empty page that says there is more"))
+	}
+	items := make([]T, 0, len(l.Data()))
+	for _, sent := range l.Data() {
+		item, err := read(sent)
+		if err == nil && seen[item.id()] {
+			err = fmt.Errorf("the list repeats itself: it has %s twice", item.id())
+		}
+		if err != nil {
+			return nil, unavailable(err)
+		}
+		seen[item.id()] = true
+		items = append(items, item)
+	}
+	return items, nil
+}
