@@ -108,11 +108,7 @@ func (o Options) without(ctx context.Context, g Guard) (f Finding, err error) {
 	if err != nil {
 		return f, err
 	}
-	defer func() {
-		ctx, cancel := closing(ctx)
-		defer cancel()
-		err = errors.Join(err, s.close(ctx))
-	}()
+	defer func() { err = errors.Join(err, s.close(ctx)) }()
 	o.say("without %s: %s", g.Name, g.Fault)
 	if _, err := s.db.Exec(ctx, g.Remove); err != nil {
 		return f, fmt.Errorf("remove it: %w", err)

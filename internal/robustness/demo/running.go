@@ -5,8 +5,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
@@ -38,8 +36,7 @@ func (s *stage) join(ctx context.Context, at Running) (err error) {
 	s.world.Service, s.world.Provider, s.world.Secrets.Provider = at.DatabaseURL, at.ProviderURL, at.ProviderKey
 	s.killed = "cut off the database"
 	s.merchant = &merchant{Client: harness.NewClient(at.APIKey, at.APIURLs...), sandbox: harness.Sandbox(at.SandboxURL)}
-	s.db, err = pgxpool.New(ctx, at.DatabaseURL)
-	return err
+	return s.openPool(ctx)
 }
 
 const cutSessions = `

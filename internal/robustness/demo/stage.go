@@ -3,13 +3,13 @@ package demo
 import (
 	"context"
 	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -30,10 +30,9 @@ type stage struct {
 	db     *pgxpool.Pool // the service's database
 	killed string        // what a kill is here, for the report
 
-	folder   *local.Dir    // of the programs and their logs
 	server   *local.Server // nil if it is another's
-	drop     func(ctx context.Context) error
-	striking sync.Mutex // one strike at a time: a program that starts needs the database
+	striking sync.Mutex    // one strike at a time: a program that starts needs the database
+	ends     []func(context.Context) error
 }
 
 // errNotRun says that a part of the demo is not possible on this stage.
@@ -57,26 +56,26 @@ func openStage(ctx context.Context, o Options, stock ...string) (s *stage, err e
 	s = &stage{killed: "killed", world: harness.World{Secrets: harness.Secrets{
 		API:      "sk_test_" + rand.Text(),
 		Provider: "sk_test_demo",
-		Events:   newWebhookSecret(),
-		Shop:     newWebhookSecret(),
+		Events:   "whsec_" + rand.Text(),
+		Shop:     "whsec_" + rand.Text() + rand.Text(), // two are base64
 	}}}
 	defer func() {
 		if err != nil {
-			ctx, cancel := closing(ctx)
-			defer cancel()
 			err = errors.Join(err, s.close(ctx))
 		}
 	}()
 	if o.Running != nil {
 		return s, s.join(ctx, *o.Running)
 	}
-	if s.folder, err = local.NewDir(os.TempDir(), "payonce-demo-"); err != nil {
+	folder, err := local.NewDir(os.TempDir(), "payonce-demo-")
+	if err != nil {
 		return s, err
 	}
-	s.world.Log = s.folder.Path
+	s.ends = append(s.ends, func(context.Context) error { return folder.Close() })
+	s.world.Log = folder.Path
 	if o.programs != nil {
 		s.world.Binaries = *o.programs
-	} else if s.world.Binaries, err = o.build(ctx, s.world.Log); err != nil {
+	} else if s.world.Binaries, err = o.build(ctx, folder.Path); err != nil {
 		return s, err
 	}
 	if err := s.openDatabase(ctx, o); err != nil {
@@ -94,11 +93,22 @@ func openStage(ctx context.Context, o Options, stock ...string) (s *stage, err e
 			}
 		}
 	}
+	s.ends = append(s.ends, s.world.Stop)
 	if err := s.world.Up(ctx, setup); err != nil {
 		return s, err
 	}
 	s.merchant = &merchant{Client: s.world.Client(), sandbox: harness.Sandbox(s.world.Sandbox.URL())}
 	return s, nil
+}
+
+// close drains the programs, then removes the database and the folder, also when ctx has ended.
+func (s *stage) close(ctx context.Context) (err error) {
+	ctx, cancel := closing(ctx)
+	defer cancel()
+	for _, end := range slices.Backward(s.ends) {
+		err = errors.Join(err, end(ctx))
+	}
+	return err
 }
 
 func (o Options) build(ctx context.Context, folder string) (harness.Binaries, error) {
@@ -115,31 +125,34 @@ func (s *stage) openDatabase(ctx context.Context, o Options) (err error) {
 		if s.server, err = local.Start(ctx, local.Options{Fsync: true, InMemory: o.programs != nil}); err != nil {
 			return err
 		}
+		s.ends = append(s.ends, func(context.Context) error { return s.server.Close() })
 		server = s.server.URL("postgres")
 	} else {
 		o.say("making a database on the server given")
-		s.drop = func(ctx context.Context) error {
-			return execute(ctx, server, "drop database if exists "+pgx.Identifier{name}.Sanitize()+" with (force)")
-		}
 	}
 	if s.world.Service, err = inDatabase(server, name); err != nil {
 		return err
 	}
-	if err := execute(ctx, server, "create database "+pgx.Identifier{name}.Sanitize()); err != nil {
+	admin, err := pgxpool.New(ctx, server)
+	if err != nil {
 		return err
 	}
-	s.db, err = pgxpool.New(ctx, s.world.Service)
-	return err
+	if _, err = admin.Exec(ctx, "create database "+name); err != nil {
+		admin.Close()
+		return fmt.Errorf("make a database on the demo's server: %w", err)
+	}
+	s.ends = append(s.ends, func(ctx context.Context) error {
+		defer admin.Close()
+		_, err := admin.Exec(ctx, "drop database "+name+" with (force)")
+		return err
+	})
+	return s.openPool(ctx)
 }
 
-// execute runs a statement by a connection of its own.
-func execute(ctx context.Context, at, statement string) error {
-	conn, err := pgx.Connect(ctx, at)
-	if err != nil {
-		return fmt.Errorf("connect to the demo's server: %w", err)
+func (s *stage) openPool(ctx context.Context) (err error) {
+	if s.db, err = pgxpool.New(ctx, s.world.Service); err == nil {
+		s.ends = append(s.ends, func(context.Context) error { s.db.Close(); return nil })
 	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	_, err = conn.Exec(ctx, statement)
 	return err
 }
 
@@ -229,24 +242,6 @@ func (s *stage) restart(ctx context.Context) error {
 	return s.server.Restart(ctx)
 }
 
-// close drains the programs, then removes the database and the folder.
-func (s *stage) close(ctx context.Context) error {
-	err := s.world.Stop(ctx)
-	if s.db != nil {
-		s.db.Close()
-	}
-	if s.drop != nil {
-		err = errors.Join(err, s.drop(ctx))
-	}
-	if s.server != nil {
-		err = errors.Join(err, s.server.Close()) //nolint:contextcheck // Close bounds itself
-	}
-	if s.folder != nil {
-		err = errors.Join(err, s.folder.Close())
-	}
-	return err
-}
-
 // introduction is what a visitor needs to look around.
 func (s *stage) introduction() string {
 	var text strings.Builder
@@ -267,8 +262,3 @@ func newSeed() uint64 { return 1 + mathrand.Uint64N(1<<32) } //nolint:gosec // a
 
 // newRunName is short: with a number behind it, it has too few digits for a card number.
 func newRunName() string { return strings.ToLower(rand.Text()[:8]) }
-
-// newWebhookSecret is a secret in the form of Standard Webhooks.
-func newWebhookSecret() string {
-	return "whsec_" + base64.StdEncoding.EncodeToString([]byte(rand.Text()))
-}

@@ -41,16 +41,6 @@ func newStrikes(r *rand.Rand, length time.Duration) (strikes []strike) {
 	return strikes
 }
 
-// chaos is what was broken.
-type chaos struct {
-	struck    map[string]int // actions, by name
-	inFlight  int            // killed workers while charges were in flight
-	restarted time.Duration  // how long the last restart of the database took
-	notRun    bool           // the database cannot be restarted here
-	losses    []string       // programs that ended and were not killed
-	programs  int            // all of the demo's own
-}
-
 // strikeAll breaks things while charges flow: the provider and the shop carry out all requests and
 // answer none, then they have faults for the whole demo, and the plan's strikes happen. It ends early,
 // without an error, when the time is up.
