@@ -66,7 +66,11 @@ func (b *bench) measureOne(ctx context.Context, s setting) (taken sample, err er
 	}
 	var seen window
 	err = d.while(ctx, w.programs, func() error {
-		seen, err = w.drive(ctx, d)
+		if w.send == nil {
+			seen, err = d.rest(ctx)
+		} else {
+			seen, err = d.load.drive(ctx, d.warm, d.measured, d.use, func(id string) error { return w.send(d, id) })
+		}
 		return errors.Join(err, d.load.check())
 	})
 	if err != nil {
@@ -77,14 +81,6 @@ func (b *bench) measureOne(ctx context.Context, s setting) (taken sample, err er
 		return taken, err
 	}
 	return newSample(seen, after.minus(counted), d.load.ended), w.check(ctx, d)
-}
-
-// counted reads the server's counters once the sessions of the programs have ended.
-func (d *deployment) counted(ctx context.Context) (counters, error) {
-	if err := waitAlone(ctx, d.database); err != nil {
-		return counters{}, err
-	}
-	return readCounters(ctx, d.database)
 }
 
 // articles is how many the merchant sells. A charge takes one of one.
@@ -193,9 +189,4 @@ func (d *deployment) charge(id string, sku int) (replayed bool, err error) {
 		return false, fmt.Errorf("send charge %s: status %d: %s", id, response.StatusCode(), response.Body())
 	}
 	return len(response.Header.Peek("Idempotent-Replayed")) > 0, nil
-}
-
-// drive sends charges until all have ended.
-func (d *deployment) drive(ctx context.Context, send func(id string) error) (window, error) {
-	return d.load.drive(ctx, d.warm, d.measured, d.use, send)
 }

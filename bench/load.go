@@ -11,6 +11,8 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
+
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // load is a closed loop: a fixed number of charges is in flight, and the next begins
@@ -127,9 +129,9 @@ func (l *load) drive(ctx context.Context, warm, measured time.Duration, use func
 			}
 		})
 	}
-	err = pause(sending, warm)
+	err = harness.Wait(sending, warm)
 	before, began, from := use(), time.Now(), l.time(true)
-	err = errors.Join(err, pause(sending, measured))
+	err = errors.Join(err, harness.Wait(sending, measured))
 	w = window{done: l.time(false) - from, seconds: time.Since(began).Seconds(), used: use().minus(before)}
 	stop()
 	if err := errors.Join(all.Wait(), err); err != nil {
@@ -140,13 +142,4 @@ func (l *load) drive(ctx context.Context, warm, measured time.Duration, use func
 		w.p50, w.p99 = l.latencies[len(l.latencies)/2], l.latencies[len(l.latencies)*99/100]
 	}
 	return w, err
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
