@@ -89,10 +89,11 @@ type run struct {
 	*stage
 	evidence
 
-	plan  plan
-	took  time.Duration
-	kills int // of programs
+	plan plan
+	took time.Duration
 
+	striking sync.Mutex     // one strike at a time: a program that starts needs the database
+	kills    int            // of programs
 	breaking sync.Mutex     // of chaos, faults and kills
 	faults   harness.Faults // the demo's own, which an action of the lab restores
 }

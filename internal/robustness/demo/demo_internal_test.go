@@ -35,7 +35,7 @@ func TestReportFindings(t *testing.T) {
 	t.Parallel()
 	for _, asExpected := range []bool{true, false} {
 		var out strings.Builder
-		f := Finding{Guard: Guards()[0], AsExpected: asExpected, Violated: []harness.Check{{Name: "streams are legal", Violated: 1, Examples: []any{"ch_1"}}}}
+		f := Finding{Guard: Guards()[0], AsExpected: asExpected, Violated: []harness.Check{{Name: "streams are legal", Violated: 1, Examples: []string{"ch_1"}}}}
 		err := reportFindings(Options{Stdout: &out}, []Finding{f})
 		if errors.Is(err, ErrBroken) == asExpected || strings.Count(out.String(), "streams are legal, for example ch_1") != 1 {
 			t.Errorf("as expected is %v: %v, and printed\n%s", asExpected, err, out.String())

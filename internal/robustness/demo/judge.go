@@ -1,10 +1,16 @@
 package demo
 
 import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/payonce/payonce/internal/robustness/harness"
 )
@@ -49,7 +55,7 @@ func (e *evidence) redelivered() int { return e.books.Redelivered() - e.before.R
 
 // happened checks what happened so often.
 func happened(name string, times int, holds bool, complaint string, args ...any) harness.Check {
-	c := harness.Check{Name: name, Examples: []any{}}
+	c := harness.Check{Name: name}
 	c.Expect(holds, complaint, args...)
 	c.Checked = times
 	return c
@@ -57,10 +63,7 @@ func happened(name string, times int, holds bool, complaint string, args ...any)
 
 // verdict checks what the audit cannot see of a run in which programs were killed, or the like.
 func (e *evidence) verdict(killed string) []harness.Check {
-	var answers, ends, notices harness.Check
-	for name, c := range map[string]*harness.Check{oneAnswer: &answers, endsAsPlanned: &ends, notifiedOnce: &notices} {
-		c.Name, c.Examples = name, []any{}
-	}
+	answers, ends, notices := harness.Check{Name: oneAnswer}, harness.Check{Name: endsAsPlanned}, harness.Check{Name: notifiedOnce}
 	judge := func(makes string, r *request) {
 		r.judgeAnswers(&answers, makes)
 		right := slices.Contains(r.wanted, r.outcome()) && (makes == "" || r.ID == "" || r.Amount == r.amount)
@@ -82,7 +85,7 @@ func (e *evidence) verdict(killed string) []harness.Check {
 	workers, apis := c.struck[killWorker], c.struck[killAPI]
 	restarted := happened("chaos: database restarted at once", 1, c.notRun || c.struck[restartDatabase] > 0, "it was not restarted")
 	if c.notRun {
-		restarted.Checked, restarted.NotRun, restarted.Examples = 0, true, []any{"not run"}
+		restarted.Checked, restarted.NotRun, restarted.Examples = 0, true, []string{"not run"}
 	}
 	// Only faults cause these: requests that the provider had carried out before, and webhooks
 	// that the shop had accepted before.
@@ -122,4 +125,118 @@ func (e *evidence) judgeNotices(check *harness.Check, makes string, r *request) 
 	received := slices.DeleteFunc(slices.Clone(e.books.Notifications), func(n harness.Notification) bool { return n.Reference != r.ID })
 	once := len(received) == 1 && received[0].Type == outcome && received[0].Effects == 1 && received[0].Deliveries >= 1
 	check.Expect(once, "%s: notified %+v, should be %s once", r.ID, received, outcome)
+}
+
+// report prints what happened and the audit: as JSON on stdout and as text on
+// stderr, or as text on stdout.
+func (r *run) report(audit harness.Audit) error {
+	var text strings.Builder
+	r.summary(&text)
+	table(&text, audit)
+	if !r.JSON {
+		_, err := io.WriteString(r.Stdout, text.String())
+		return err
+	}
+	r.say("%s", strings.TrimSuffix(text.String(), "\n"))
+	return printJSON(r.Stdout, audit)
+}
+
+func printJSON(w io.Writer, value any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(value)
+}
+
+func (r *run) summary(w io.Writer) {
+	charges, refunds := map[string]int{}, map[string]int{}
+	for _, c := range r.sent {
+		charges[c.outcome()]++
+		for _, refund := range c.refunds {
+			outcome := refund.outcome()
+			if refund.ID == "" && outcome != "" {
+				outcome = "refused"
+			}
+			refunds[outcome]++
+		}
+	}
+	fmt.Fprintf(w, "\ncharges   %s\n", enumerate(charges))
+	fmt.Fprintf(w, "refunds   %s\n", enumerate(refunds))
+	fmt.Fprintf(w, "requests  %d sent with a key: %d replayed, %d unanswered, %d refused as retryable\n",
+		r.Requests.Load(), r.Replays.Load(), r.Unanswered.Load(), r.TurnedAway.Load())
+	fmt.Fprintf(w, "provider  %d requests, %d duplicates suppressed; %d webhooks received, %d redelivered\n",
+		r.books.Requests-r.before.Requests, r.suppressed(), len(r.books.Notifications)-len(r.before.Notifications), r.redelivered())
+	fmt.Fprintf(w, "webhooks  %d events of the provider, sent again %d times in all\n", r.repeated.Events, r.repeated.Sent)
+	fmt.Fprintf(w, "broken    %s\n", r.broken())
+	fmt.Fprintf(w, "time      %s from the first request to the last answer\n\n", r.took.Round(100*time.Millisecond))
+}
+
+func enumerate(counts map[string]int) string {
+	var parts []string
+	n := 0
+	for _, outcome := range slices.Sorted(maps.Keys(counts)) {
+		n += counts[outcome]
+		name := outcome
+		if name == "" {
+			name = "not seen to end"
+		}
+		parts = append(parts, fmt.Sprintf("%d %s", counts[outcome], name))
+	}
+	return fmt.Sprintf("%d: %s", n, strings.Join(parts, ", "))
+}
+
+// columns prints a line for each item under a header.
+func columns[T any](w io.Writer, header string, items []T, line func(T) []any) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, header)
+	for _, item := range items {
+		cells := line(item)
+		fmt.Fprintf(table, strings.Repeat("\t%v", len(cells))[1:]+"\n", cells...)
+	}
+	return table.Flush()
+}
+
+func table(w io.Writer, audit harness.Audit) {
+	result := func(c harness.Check) string {
+		switch {
+		case c.Violated > 0:
+			return "VIOLATED"
+		case c.NotRun:
+			return "not run"
+		}
+		return "ok"
+	}
+	_ = columns(w, "CHECK\tCHECKED\tVIOLATED\tRESULT", audit.Checks, func(c harness.Check) []any { // a strings.Builder takes everything
+		return []any{c.Name, c.Checked, c.Violated, result(c)}
+	})
+	for _, check := range audit.Checks {
+		if check.Violated > 0 {
+			fmt.Fprintf(w, "\n%s, for example\n", check.Name)
+			for _, example := range check.Examples {
+				fmt.Fprintf(w, "  %s\n", strings.ReplaceAll(printable(example), "\n", "\n  "))
+			}
+		}
+	}
+	if audit.OK {
+		fmt.Fprintln(w, "\nevery promise held")
+	} else {
+		fmt.Fprintln(w, "\nnot every promise held")
+	}
+}
+
+// printable keeps a text of other programs from writing over the table.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) || r == '\n' {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, text)
+}
+
+// plural counts in words.
+func plural(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
 }

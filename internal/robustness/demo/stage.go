@@ -11,7 +11,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,9 +29,8 @@ type stage struct {
 	db     *pgxpool.Pool // the service's database
 	killed string        // what a kill is here, for the report
 
-	server   *local.Server // nil if it is another's
-	striking sync.Mutex    // one strike at a time: a program that starts needs the database
-	ends     []func(context.Context) error
+	server *local.Server                 // nil if it is another's
+	ends   []func(context.Context) error // which close calls, the last one first
 }
 
 // errNotRun says that a part of the demo is not possible on this stage.
@@ -125,7 +123,7 @@ func (s *stage) openDatabase(ctx context.Context, o Options) (err error) {
 		if s.server, err = local.Start(ctx, local.Options{Fsync: true, InMemory: o.programs != nil}); err != nil {
 			return err
 		}
-		s.ends = append(s.ends, func(context.Context) error { return s.server.Close() })
+		s.ends = append(s.ends, func(context.Context) error { return s.server.Close() }) //nolint:contextcheck // Close bounds itself
 		server = s.server.URL("postgres")
 	} else {
 		o.say("making a database on the server given")
@@ -210,38 +208,6 @@ func (s *stage) quiet(ctx context.Context, waiting bool) error {
 	return await(ctx, s.db, isQuiet, waiting)
 }
 
-// kill kills one of the two workers or apis and starts it again.
-func (s *stage) kill(ctx context.Context, program string, which int) error {
-	s.striking.Lock()
-	defer s.striking.Unlock()
-	if s.world.Sandbox == nil {
-		return s.cutSessions(ctx, program)
-	}
-	p := s.world.Workers[which]
-	if program == "api" {
-		p = s.world.APIs[which]
-	}
-	if err := p.Kill(); err != nil {
-		return fmt.Errorf("%w\n%s", err, p.Tail())
-	}
-	if err := harness.Wait(ctx, killPause); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	return p.Restart(ctx)
-}
-
-// restart restarts the database's server without a shutdown, or returns errNotRun.
-func (s *stage) restart(ctx context.Context) error {
-	s.striking.Lock()
-	defer s.striking.Unlock()
-	if s.server == nil {
-		return errNotRun
-	}
-	return s.server.Restart(ctx)
-}
-
 // introduction is what a visitor needs to look around.
 func (s *stage) introduction() string {
 	var text strings.Builder
@@ -262,3 +228,48 @@ func newSeed() uint64 { return 1 + mathrand.Uint64N(1<<32) } //nolint:gosec // a
 
 // newRunName is short: with a number behind it, it has too few digits for a card number.
 func newRunName() string { return strings.ToLower(rand.Text()[:8]) }
+
+// Running is where services run already, for a demo that starts none: in
+// containers, where a program cannot kill another. The services' database sessions
+// are cut instead.
+type Running struct {
+	// URLs of the apis, separated by commas.
+	APIURLs []string `env:"API_URLS,required"`
+	// URL of the sandbox.
+	SandboxURL string `env:"SANDBOX_URL,required"`
+	// API key of the merchant that charges.
+	APIKey string `env:"API_KEY,required"`
+	// URL of the console, which the demo prints first. Empty: there is none.
+	ConsoleURL string `env:"CONSOLE_URL"`
+	// Connection string of payonce's PostgreSQL database.
+	DatabaseURL string `env:"DATABASE_URL,required"`
+	// Secret key by which the audit asks the sandbox.
+	ProviderKey string `env:"STRIPE_SECRET_KEY,required"`
+	// URL of the provider's API in the sandbox.
+	ProviderURL string `env:"STRIPE_API_BASE,required"`
+}
+
+// join makes a stage of services that run already.
+func (s *stage) join(ctx context.Context, at Running) (err error) {
+	if s.world.Payonce, err = os.Executable(); err != nil {
+		return err
+	}
+	s.world.Service, s.world.Provider, s.world.Secrets.Provider = at.DatabaseURL, at.ProviderURL, at.ProviderKey
+	s.killed = "cut off the database"
+	s.merchant = &merchant{Client: harness.NewClient(at.APIKey, at.APIURLs...), sandbox: harness.Sandbox(at.SandboxURL)}
+	return s.openPool(ctx)
+}
+
+const cutSessions = `
+select count(*) filter (where pg_terminate_backend(pid)) > 0
+  from pg_stat_activity
+ where application_name like 'payonce-' || $1 || ' %'
+   and datname = current_database()`
+
+// cutSessions ends the database sessions of the apis or the workers. A program that was cut just now
+// has none for a while.
+func (s *stage) cutSessions(ctx context.Context, program string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	return await(ctx, s.db, cutSessions, program)
+}
