@@ -44,7 +44,9 @@ func Break(ctx context.Context, o Options, name string) error {
 	guards := append([]Guard{none}, Guards()...)
 	switch i := slices.IndexFunc(guards, func(g Guard) bool { return g.Name == name }); {
 	case name == "list":
-		return columns(o.Stdout, "GUARD\tKIND\tFAULT\tVIOLATED WITHOUT IT", guards, func(g Guard) []any { return []any{g.Name, g.Kind, g.Fault, g.red()} })
+		return columns(o.Stdout, "GUARD\tKIND\tFAULT\tVIOLATED WITHOUT IT", guards, func(g Guard) []any {
+			return []any{g.Name, g.Kind, g.Fault, g.red()}
+		})
 	case i >= 0:
 		guards = guards[i : i+1]
 	case name != "all":
@@ -112,7 +114,11 @@ func (o Options) without(ctx context.Context, g Guard) (f Finding, err error) {
 		return f, err
 	}
 	f.AsExpected = audit.Violated() == strings.Join(g.Red, "; ")
-	f.Violated = append(f.Violated, slices.DeleteFunc(audit.Checks, func(c harness.Check) bool { return c.Violated == 0 })...)
+	for _, check := range audit.Checks {
+		if check.Violated > 0 {
+			f.Violated = append(f.Violated, check)
+		}
+	}
 	for _, charge := range shown[:min(2, len(shown))] {
 		text, unread := s.world.Run(ctx, "timeline", charge)
 		timeline, failed := s.world.Run(ctx, "timeline", charge, "--json")

@@ -197,8 +197,8 @@ func rivalRefunds(ctx context.Context, s *stage) (ids []string, err error) {
 		if ids, err = s.endedCharge(ctx, "lab-refunds-"+try, ""); err != nil {
 			return nil, err
 		}
-		own := chargesPath + "/" + ids[0] + "/refunds"
-		return &request{path: own, key: "lab-refund-" + try + "-$n", body: []byte(`{"amount": 700}`)}, s.workers((*harness.Process).Pause)
+		r := &request{path: chargesPath + "/" + ids[0] + "/refunds", key: "lab-refund-" + try + "-$n", body: []byte(`{"amount": 700}`)}
+		return r, s.workers((*harness.Process).Pause)
 	})
 	return ids, errors.Join(err, s.workers((*harness.Process).Resume))
 }
@@ -209,7 +209,9 @@ const keyPause = 300 * time.Millisecond
 // rivals sends n requests at once, which meet while a table is locked, and returns what they made. A key
 // with $n is of one request alone. They try again until several made something: on a busy machine
 // the apis decide one after another, and an api waits for a lock for milliseconds at a time.
-func (s *stage) rivals(ctx context.Context, table string, n int, pause time.Duration, next func(try string) (*request, error)) (ids []string, err error) {
+func (s *stage) rivals(
+	ctx context.Context, table string, n int, pause time.Duration, next func(try string) (*request, error),
+) (ids []string, err error) {
 	const tries = 5
 	for try := 0; try < tries && len(ids) < 2 && err == nil; try++ {
 		r, failed := next(strconv.Itoa(try))

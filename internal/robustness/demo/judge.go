@@ -63,25 +63,20 @@ func happened(name string, times int, holds bool, complaint string, args ...any)
 
 // verdict checks what the audit cannot see of a run in which programs were killed, or the like.
 func (e *evidence) verdict(killed string) []harness.Check {
-	answers, ends, notices := harness.Check{Name: oneAnswer}, harness.Check{Name: endsAsPlanned}, harness.Check{Name: notifiedOnce}
-	judge := func(makes string, r *request) {
-		r.judgeAnswers(&answers, makes)
-		right := slices.Contains(r.wanted, r.outcome()) && (makes == "" || r.ID == "" || r.Amount == r.amount)
-		ends.Expect(right, "%s: %q, %+v, should be %s of %d", r.key, r.outcome(), r.made, strings.Join(r.wanted, " or "), r.amount)
-		if makes != "" && r.hasEnded() {
-			e.judgeNotices(&notices, makes, r)
+	answers, ends := harness.Check{Name: oneAnswer}, harness.Check{Name: endsAsPlanned}
+	notices := harness.Check{Name: notifiedOnce}
+	for _, c := range e.sent {
+		for _, r := range c.requests() {
+			outside := r.ID != "" && r.answers == nil // made in the provider's dashboard
+			answers.Expect(outside || r.isAnsweredAlike(), "%s: answered %+v", r.key, r.answers)
+			right := slices.Contains(r.wanted, r.outcome()) && (r.makes == "" || r.ID == "" || r.Amount == r.amount)
+			ends.Expect(right, "%s: %q, %+v, should be %s of %d", r.key, r.outcome(), r.made, strings.Join(r.wanted, " or "), r.amount)
+			if r.makes != "" && r.hasEnded() {
+				e.expectNotice(&notices, r)
+			}
 		}
 	}
-	for _, charge := range e.sent {
-		judge("charge", &charge.request)
-		if charge.cancel != nil {
-			judge("", charge.cancel)
-		}
-		for _, refund := range charge.refunds {
-			judge("refund", refund)
-		}
-	}
-	c, sent := e.chaos, e.repeated.Sent
+	c, sent := &e.chaos, e.repeated.Sent
 	workers, apis := c.struck[killWorker], c.struck[killAPI]
 	restarted := happened("chaos: database restarted at once", 1, c.notRun || c.struck[restartDatabase] > 0, "it was not restarted")
 	if c.notRun {
@@ -105,26 +100,22 @@ func (e *evidence) verdict(killed string) []harness.Check {
 	}
 }
 
-// judgeAnswers wants the answers to a request to be alike, and those to a charge to accept it.
-func (r *request) judgeAnswers(check *harness.Check, makes string) {
+// isAnsweredAlike says whether all answers are one. A charge is always accepted.
+func (r *request) isAnsweredAlike() bool {
 	different := func(a harness.Answer) bool { return a != r.answers[0] }
 	alike := len(r.answers) >= 3 && !slices.ContainsFunc(r.answers, different)
-	if alike && makes == "charge" {
-		alike = r.answers[0].Status == http.StatusAccepted
-	}
-	outside := r.ID != "" && r.answers == nil // made in the provider's dashboard
-	check.Expect(alike || outside, "%s: answered %+v", r.key, r.answers)
+	return alike && (r.makes != "charge" || r.answers[0].Status == http.StatusAccepted)
 }
 
-// judgeNotices wants the merchant to have been notified of the outcome once.
-func (e *evidence) judgeNotices(check *harness.Check, makes string, r *request) {
-	outcome := makes + "." + failed
+// expectNotice wants the merchant to have been notified of the outcome once.
+func (e *evidence) expectNotice(notices *harness.Check, r *request) {
+	outcome := r.makes + "." + failed
 	if r.outcome() == succeeded {
-		outcome = makes + "." + succeeded
+		outcome = r.makes + "." + succeeded
 	}
 	received := slices.DeleteFunc(slices.Clone(e.books.Notifications), func(n harness.Notification) bool { return n.Reference != r.ID })
 	once := len(received) == 1 && received[0].Type == outcome && received[0].Effects == 1 && received[0].Deliveries >= 1
-	check.Expect(once, "%s: notified %+v, should be %s once", r.ID, received, outcome)
+	notices.Expect(once, "%s: notified %+v, should be %s once", r.ID, received, outcome)
 }
 
 // report prints what happened and the audit: as JSON on stdout and as text on
