@@ -273,25 +273,14 @@ func newStrikes(r *rand.Rand, length time.Duration) (strikes []strike) {
 // without an error, when the time is up.
 func (r *run) strikeAll(ctx context.Context) error {
 	const silence = 2 * time.Second
-	began := r.Now()
+	began, slow := r.Now(), harness.Slow{P: 0.1, Milliseconds: 300}
 	err := r.setFaults(ctx, harness.Faults{DropAfter: 1})
-	if err == nil {
-		err = harness.Wait(ctx, silence)
-	}
-	if err == nil {
-		slow := harness.Slow{P: 0.1, Milliseconds: 300}
+	if err == nil && harness.Wait(ctx, silence) == nil {
 		err = r.setFaults(ctx, harness.Faults{Seed: r.Seed, DropBefore: 0.05, DropAfter: 0.05, Error500: 0.03, Slow: slow})
 	}
-	actions := map[string]Action{}
-	for _, a := range crashes() {
-		actions[a.Name] = a
-	}
 	for _, s := range r.plan.strikes {
-		if err == nil {
-			err = harness.Wait(ctx, s.at-r.Now().Sub(began))
-		}
-		if err == nil {
-			err = r.strike(ctx, actions[s.action])
+		if err == nil && harness.Wait(ctx, s.at-r.Now().Sub(began)) == nil {
+			err = r.strike(ctx, s.action)
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -310,13 +299,14 @@ func (r *run) setFaults(ctx context.Context, f harness.Faults) error {
 
 // strike waits for a moment until a charge is in flight, so that a kill meets no idle worker, and
 // takes the action.
-func (r *run) strike(ctx context.Context, a Action) error {
+func (r *run) strike(ctx context.Context, name string) error {
 	const patience = 500 * time.Millisecond
 	for began := r.Now(); r.inFlight() == 0 && r.Now().Sub(began) < patience; {
 		_ = harness.Wait(ctx, 10*time.Millisecond)
 	}
 	flowing, began := r.inFlight() > 0, r.Now()
-	_, _, err := a.do(ctx, r, nil)
+	actions := crashes()
+	_, _, err := actions[slices.IndexFunc(actions, func(a Action) bool { return a.Name == name })].do(ctx, r, nil)
 	r.breaking.Lock()
 	defer r.breaking.Unlock()
 	switch c := &r.chaos; {
@@ -324,13 +314,13 @@ func (r *run) strike(ctx context.Context, a Action) error {
 		c.notRun = true
 		return nil
 	case err != nil:
-		return fmt.Errorf("%s: %w", a.Name, err)
-	case a.Name == restartDatabase:
+		return fmt.Errorf("%s: %w", name, err)
+	case name == restartDatabase:
 		c.restarted = r.Now().Sub(began)
-	case a.Name == killWorker && flowing:
+	case name == killWorker && flowing:
 		c.inFlight++
 	}
-	r.chaos.struck[a.Name]++
+	r.chaos.struck[name]++
 	return nil
 }
 

@@ -127,24 +127,28 @@ func (s *stage) openDatabase(ctx context.Context, o Options) (err error) {
 		server = s.server.URL("postgres")
 	} else {
 		o.say("making a database on the server given")
+		s.ends = append(s.ends, func(ctx context.Context) error {
+			return execute(ctx, server, "drop database if exists "+name+" with (force)")
+		})
 	}
 	if s.world.Service, err = inDatabase(server, name); err != nil {
 		return err
 	}
-	admin, err := pgxpool.New(ctx, server)
-	if err != nil {
+	if err := execute(ctx, server, "create database "+name); err != nil {
 		return err
 	}
-	if _, err = admin.Exec(ctx, "create database "+name); err != nil {
-		admin.Close()
-		return fmt.Errorf("make a database on the demo's server: %w", err)
-	}
-	s.ends = append(s.ends, func(ctx context.Context) error {
-		defer admin.Close()
-		_, err := admin.Exec(ctx, "drop database "+name+" with (force)")
-		return err
-	})
 	return s.openPool(ctx)
+}
+
+// execute runs a statement by a connection of its own.
+func execute(ctx context.Context, server, statement string) error {
+	conn, err := pgx.Connect(ctx, server)
+	if err != nil {
+		return fmt.Errorf("connect to the demo's server: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	_, err = conn.Exec(ctx, statement)
+	return err
 }
 
 func (s *stage) openPool(ctx context.Context) (err error) {
