@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -40,9 +41,9 @@ type deployment struct {
 
 // measureOne measures a setting in a deployment of its own.
 func (b *bench) measureOne(ctx context.Context, s setting) (taken sample, err error) {
-	d, w := &deployment{bench: b, setting: s, load: newLoad(s.inFlight)}, workNamed(s.work)
+	d, w := &deployment{bench: b, setting: s, load: &load{flying: map[string]chan<- time.Time{}}}, workNamed(s.work)
 	d.client = fasthttp.Client{
-		MaxConnsPerHost: senders, MaxIdemponentCallAttempts: 1, // a request is one request
+		MaxConnsPerHost: slices.Max(inFlight), MaxIdemponentCallAttempts: 1, // a request is one request
 		ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second,
 	}
 	if d.external, err = openExternal(func(order string) { d.load.end(order) }); err != nil {
@@ -69,7 +70,7 @@ func (b *bench) measureOne(ctx context.Context, s setting) (taken sample, err er
 		if w.send == nil {
 			seen, err = d.rest(ctx)
 		} else {
-			seen, err = d.load.drive(ctx, d.warm, d.measured, d.use, func(id string) error { return w.send(d, id) })
+			seen, err = d.load.drive(ctx, s.inFlight, d.warm, d.measured, d.use, func(id string) error { return w.send(d, id) })
 		}
 		return errors.Join(err, d.load.check())
 	})
