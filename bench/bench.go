@@ -18,9 +18,10 @@ import (
 
 // bench is what all measurements of a run share.
 type bench struct {
-	server     *local.Server
-	postmaster int // the server's process id
-	version    string
+	server        *local.Server
+	postmaster    int // the server's process id
+	version       string
+	versionNumber int
 
 	programs       map[string]string // the folder of the programs, by who made them
 	folder         string            // for programs and their logs; removed at the end
@@ -54,7 +55,8 @@ func open(ctx context.Context, say io.Writer, c runCmd, warm time.Duration) (*be
 
 const selectServer = `
 select split_part(pg_read_file('postmaster.pid'), e'\n', 1)::int,
-       current_setting('server_version')`
+       current_setting('server_version'),
+       current_setting('server_version_num')::int`
 
 func (b *bench) start(ctx context.Context, base string) (err error) {
 	fmt.Fprintln(b.say, "building the programs")
@@ -74,7 +76,7 @@ func (b *bench) start(ctx context.Context, base string) (err error) {
 	if b.server, err = local.Start(ctx, local.Options{Fsync: true, Settings: settings}); err != nil {
 		return err
 	}
-	if err := read(ctx, b.admin(), selectServer, nil, &b.postmaster, &b.version); err != nil || b.warm == 0 {
+	if err := read(ctx, b.admin(), selectServer, nil, &b.postmaster, &b.version, &b.versionNumber); err != nil || b.warm == 0 {
 		return err
 	}
 	return errors.Join(execute(ctx, b.admin(), switchFiles, logFiles), execute(ctx, b.admin(), "checkpoint"))

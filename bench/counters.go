@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/procfs"
+
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 // counters are what the server counts. A session reports its work once a second at most,
@@ -29,23 +31,13 @@ select (select xact_commit
        (select wal_bytes::bigint
           from pg_stat_wal)                  as wal_bytes`
 
-// readCounters reads them. Since version 18 PostgreSQL counts flushes with all other input
-// and output.
-func readCounters(ctx context.Context, url string) (c counters, err error) {
-	err = connected(ctx, url, func(conn *pgx.Conn) error {
-		var version int
-		if err := conn.QueryRow(ctx, "select current_setting('server_version_num')::int").Scan(&version); err != nil {
-			return err
-		}
-		flushes := "wal_sync from pg_stat_wal"
-		if version >= 180_000 {
-			flushes = "sum(fsyncs)::bigint from pg_stat_io where object = 'wal'"
-		}
-		rows, _ := conn.Query(ctx, fmt.Sprintf(selectCounters, flushes)) // CollectExactlyOneRow returns its error
-		c, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[counters])
-		return err
-	})
-	return c, err
+// readCounters reads them. Since version 18 PostgreSQL counts flushes with all other input and output.
+func (d *deployment) readCounters(ctx context.Context) (c counters, err error) {
+	flushes := "wal_sync from pg_stat_wal"
+	if d.versionNumber >= 180_000 {
+		flushes = "sum(fsyncs)::bigint from pg_stat_io where object = 'wal'"
+	}
+	return c, read(ctx, d.database, fmt.Sprintf(selectCounters, flushes), nil, &c.Transactions, &c.Flushes, &c.WALBytes)
 }
 
 const selectOthers = `
@@ -55,22 +47,17 @@ select count(*)
    and backend_type = 'client backend'
    and pid <> pg_backend_pid()`
 
-// waitAlone waits until the sessions of a database have ended, and so have reported all
-// their work.
-func waitAlone(ctx context.Context, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+// counted reads the counters once the sessions of the programs have ended, and so have reported all their
+// work.
+func (d *deployment) counted(ctx context.Context) (counters, error) {
+	waiting, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	return connected(ctx, url, func(conn *pgx.Conn) error {
-		for {
-			var others int
-			if err := conn.QueryRow(ctx, selectOthers).Scan(&others); err != nil || others == 0 {
-				return err
-			}
-			if err := pause(ctx, 10*time.Millisecond); err != nil {
-				return fmt.Errorf("%d sessions do not end: %w", others, err)
-			}
+	for others := 1; others > 0; {
+		if err := errors.Join(harness.Wait(waiting, 10*time.Millisecond), read(waiting, d.database, selectOthers, nil, &others)); err != nil {
+			return counters{}, fmt.Errorf("%d sessions do not end: %w", others, err)
 		}
-	})
+	}
+	return d.readCounters(ctx)
 }
 
 // usage is processor time. Where the system has no /proc it is zero.

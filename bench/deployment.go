@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -40,9 +41,9 @@ type deployment struct {
 
 // measureOne measures a setting in a deployment of its own.
 func (b *bench) measureOne(ctx context.Context, s setting) (taken sample, err error) {
-	d, w := &deployment{bench: b, setting: s, load: newLoad(s.inFlight)}, workNamed(s.work)
+	d, w := &deployment{bench: b, setting: s, load: &load{flying: map[string]chan<- time.Time{}}}, workNamed(s.work)
 	d.client = fasthttp.Client{
-		MaxConnsPerHost: senders, MaxIdemponentCallAttempts: 1, // a request is one request
+		MaxConnsPerHost: slices.Max(inFlight), MaxIdemponentCallAttempts: 1, // a request is one request
 		ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second,
 	}
 	if d.external, err = openExternal(func(order string) { d.load.end(order) }); err != nil {
@@ -66,7 +67,11 @@ func (b *bench) measureOne(ctx context.Context, s setting) (taken sample, err er
 	}
 	var seen window
 	err = d.while(ctx, w.programs, func() error {
-		seen, err = w.drive(ctx, d)
+		if w.send == nil {
+			seen, err = d.rest(ctx)
+		} else {
+			seen, err = d.load.drive(ctx, s.inFlight, d.warm, d.measured, d.use, func(id string) error { return w.send(d, id) })
+		}
 		return errors.Join(err, d.load.check())
 	})
 	if err != nil {
@@ -77,14 +82,6 @@ func (b *bench) measureOne(ctx context.Context, s setting) (taken sample, err er
 		return taken, err
 	}
 	return newSample(seen, after.minus(counted), d.load.ended), w.check(ctx, d)
-}
-
-// counted reads the server's counters once the sessions of the programs have ended.
-func (d *deployment) counted(ctx context.Context) (counters, error) {
-	if err := waitAlone(ctx, d.database); err != nil {
-		return counters{}, err
-	}
-	return readCounters(ctx, d.database)
 }
 
 // articles is how many the merchant sells. A charge takes one of one.
@@ -193,9 +190,4 @@ func (d *deployment) charge(id string, sku int) (replayed bool, err error) {
 		return false, fmt.Errorf("send charge %s: status %d: %s", id, response.StatusCode(), response.Body())
 	}
 	return len(response.Header.Peek("Idempotent-Replayed")) > 0, nil
-}
-
-// drive sends charges until all have ended.
-func (d *deployment) drive(ctx context.Context, send func(id string) error) (window, error) {
-	return d.load.drive(ctx, d.warm, d.measured, d.use, send)
 }

@@ -14,11 +14,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"regexp"
-	"runtime"
-	"strings"
 	"syscall"
 	"time"
 
@@ -47,7 +44,7 @@ func main() {
 }
 
 type runCmd struct {
-	Repeat int           `default:"3" help:"Rounds. The table has their medians."`
+	Repeat int           `default:"3" help:"Rounds, for benchstat."`
 	Base   string        `type:"existingdir" help:"Measure the programs of this work tree too, right before ours." placeholder:"FOLDER"`
 	Only   string        `help:"Measure only what matches, as ^charges/by=payonce/." placeholder:"REGEXP"`
 	For    time.Duration `default:"5s" help:"How long each measurement takes, after a fifth of that, and two seconds at least, to warm up."`
@@ -86,7 +83,7 @@ func (c runCmd) plan() (plan []setting, err error) {
 	}
 	for _, w := range works {
 		levels := inFlight
-		if w.atRest {
+		if w.send == nil {
 			levels = []int{0}
 		}
 		for _, level := range levels {
@@ -101,7 +98,7 @@ func (c runCmd) plan() (plan []setting, err error) {
 	return plan, nil
 }
 
-// Run measures the plan, and prints the rounds for benchstat and the table for people.
+// Run measures the plan, and prints each sample when it is taken: those before something fails too.
 func (c runCmd) Run(ctx context.Context) (err error) {
 	plan, err := c.plan()
 	if err != nil {
@@ -112,43 +109,6 @@ func (c runCmd) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.close()) }() //nolint:contextcheck // it closes whatever happens
-	report, err := b.measure(ctx, plan, c.Repeat)
-	// What was measured before something failed, or before Ctrl-C, is reported too.
-	fmt.Printf("%s\n%s\n", c.heading(ctx, b.version), report.benchstat())
-	return errors.Join(err, report.table(os.Stdout))
-}
-
-// heading says what was measured, and where.
-func (c runCmd) heading(ctx context.Context, version string) string {
-	text := fmt.Sprintf("%d processors, %s/%s, %s, PostgreSQL %s with fsync, commit %s",
-		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), version, commit(ctx, ".."))
-	if c.Base != "" {
-		text += ", base " + commit(ctx, c.Base)
-	}
-	return text
-}
-
-// commit is a tree's commit, with "-dirty" behind it if something was changed since; ""
-// where there is no git.
-func commit(ctx context.Context, tree string) string {
-	name, _ := exec.CommandContext(ctx, "git", "-C", tree, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").Output()
-	return strings.TrimSpace(string(name))
-}
-
-// measure measures all of the plan once in each round, so that a machine that drifts
-// does so under all of it alike.
-func (b *bench) measure(ctx context.Context, plan []setting, rounds int) (r report, err error) {
-	for round := range max(1, rounds) {
-		for _, s := range plan {
-			fmt.Fprintf(b.say, "round %d: %s", round+1, s)
-			sample, err := b.measureOne(ctx, s)
-			if err = errors.Join(err, b.cleanUp(ctx)); err != nil {
-				fmt.Fprintln(b.say)
-				return r, fmt.Errorf("%s: %w", s, err)
-			}
-			fmt.Fprintf(b.say, ": %.0f/s\n", sample.perSecond)
-			r.add(s, sample)
-		}
-	}
-	return r, nil
+	fmt.Println(c.heading(ctx, b.version))
+	return b.measure(ctx, os.Stdout, plan, c.Repeat)
 }

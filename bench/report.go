@@ -1,18 +1,18 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"os/exec"
 	"runtime"
-	"slices"
 	"strings"
-	"text/tabwriter"
 )
 
-// sample is what one measurement came to. All but the rate and the latencies are for each
-// charge or request, and at rest for each second.
+// sample is what one measurement came to: how often in a second, latencies in milliseconds, and the
+// rest for each charge or request, and at rest for each second.
 type sample struct {
-	perSecond, p50, p99             float64 // latencies in milliseconds
+	perSecond, p50, p99             float64
 	transactions, flushes, walBytes float64
 	programCPU, databaseCPU         float64 // milliseconds
 }
@@ -36,116 +36,45 @@ func newSample(w window, c counters, total int) sample {
 	return s
 }
 
-// columns are the values of a sample: what people read, and the unit for benchstat.
-var columns = []struct {
-	title, unit, format string
-	of                  func(sample) float64
-}{
-	{"/s", "/s", "%.0f", rate},
-	{"p50 ms", "p50-ms", "%.1f", func(s sample) float64 { return s.p50 }},
-	{"p99 ms", "p99-ms", "%.1f", func(s sample) float64 { return s.p99 }},
-	{"transactions", "transactions/op", "%.2f", func(s sample) float64 { return s.transactions }},
-	{"flushes", "flushes/op", "%.2f", func(s sample) float64 { return s.flushes }},
-	{"WAL B", "WAL-B/op", "%.0f", func(s sample) float64 { return s.walBytes }},
-	{"programs ms", "programs-ms/op", "%.2f", func(s sample) float64 { return s.programCPU }},
-	{"PostgreSQL ms", "PostgreSQL-ms/op", "%.2f", func(s sample) float64 { return s.databaseCPU }},
+// line is a sample in the format of Go's benchmarks, which benchstat reads.
+func (s sample) line(of setting) string {
+	name := of.String()
+	return fmt.Sprintf("Benchmark%s%s 1 %g /s %g p50-ms %g p99-ms %g transactions/op %g flushes/op %g WAL-B/op "+
+		"%g programs-ms/op %g PostgreSQL-ms/op", strings.ToUpper(name[:1]), name[1:],
+		s.perSecond, s.p50, s.p99, s.transactions, s.flushes, s.walBytes, s.programCPU, s.databaseCPU)
 }
 
-func rate(s sample) float64 { return s.perSecond }
-func cpu(s sample) float64  { return s.programCPU + s.databaseCPU }
-
-// report has the samples of each setting, in the order in which they were measured.
-type report struct {
-	order   []setting
-	samples map[setting][]sample
-}
-
-func (r *report) add(s setting, taken sample) {
-	if r.samples == nil {
-		r.samples = map[setting][]sample{}
-	}
-	if r.samples[s] == nil {
-		r.order = append(r.order, s)
-	}
-	r.samples[s] = append(r.samples[s], taken)
-}
-
-// median is the middle of some values, or the mean of the two in the middle.
-func median(values []float64) float64 {
-	if len(values) == 0 {
-		return 0
-	}
-	values = slices.Sorted(slices.Values(values))
-	return (values[(len(values)-1)/2] + values[len(values)/2]) / 2
-}
-
-// over divides a value by that of another program in the same round, so that a machine that
-// drifts does so under both, and returns the median with the least and the greatest; "" if
-// there is nothing to divide by.
-func (r report) over(s setting, by string, of func(sample) float64) string {
-	other := s
-	other.by = by
-	var ratios []float64
-	for round, taken := range r.samples[s] {
-		if others := r.samples[other]; by != s.by && round < len(others) && of(others[round]) > 0 {
-			ratios = append(ratios, of(taken)/of(others[round]))
-		}
-	}
-	if len(ratios) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%.2f (%.2f–%.2f)", median(ratios), slices.Min(ratios), slices.Max(ratios))
-}
-
-// table writes the medians of all rounds, and the ratios.
-func (r report) table(w io.Writer) error {
-	rivals := slices.DeleteFunc([]string{byBase, byRiver}, func(by string) bool {
-		return !slices.ContainsFunc(r.order, func(s setting) bool { return s.by == by })
-	})
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	for _, c := range columns {
-		fmt.Fprint(table, "\t", c.title)
-	}
-	for _, by := range rivals {
-		fmt.Fprintf(table, "\t/s ÷ %s\tprocessor ÷ %s", by, by)
-	}
-	fmt.Fprintln(table, "\t")
-	for _, s := range r.order {
-		fmt.Fprint(table, s)
-		for _, c := range columns {
-			values := make([]float64, len(r.samples[s]))
-			for i, taken := range r.samples[s] {
-				values[i] = c.of(taken)
+// measure measures all of the plan once in each round, so that a machine that drifts does so under all of
+// it alike, and writes each sample.
+func (b *bench) measure(ctx context.Context, w io.Writer, plan []setting, rounds int) error {
+	for round := range max(1, rounds) {
+		for _, s := range plan {
+			fmt.Fprintf(b.say, "round %d: %s\n", round+1, s)
+			sample, err := b.measureOne(ctx, s)
+			if cleaned := b.cleanUp(ctx); err == nil {
+				err = cleaned
 			}
-			fmt.Fprintf(table, "\t"+c.format, median(values))
+			if err != nil {
+				return fmt.Errorf("%s: %w", s, err)
+			}
+			fmt.Fprintln(w, sample.line(s))
 		}
-		for _, by := range rivals {
-			fmt.Fprint(table, "\t", r.over(s, by, rate), "\t", r.over(s, by, cpu))
-		}
-		fmt.Fprintln(table, "\t")
-	}
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("write the table: %w", err)
-	}
-	for _, done := range works {
-		fmt.Fprintf(w, "%-8s %s\n", done.name, done.what)
 	}
 	return nil
 }
 
-// benchstat is every round in the format of Go's benchmarks.
-func (r report) benchstat() string {
-	var text strings.Builder
-	fmt.Fprintf(&text, "goos: %s\ngoarch: %s\npkg: github.com/payonce/payonce/bench\n", runtime.GOOS, runtime.GOARCH)
-	for _, s := range r.order {
-		for _, taken := range r.samples[s] {
-			name := s.String()
-			fmt.Fprintf(&text, "Benchmark%s%s 1", strings.ToUpper(name[:1]), name[1:])
-			for _, c := range columns {
-				fmt.Fprintf(&text, " %g %s", c.of(taken), c.unit)
-			}
-			fmt.Fprintln(&text)
-		}
+// heading says what is measured, and where, as Go's benchmarks do.
+func (c runCmd) heading(ctx context.Context, version string) string {
+	text := fmt.Sprintf("%d processors, %s, PostgreSQL %s with fsync, commit %s", runtime.NumCPU(), runtime.Version(), version, commit(ctx, ".."))
+	if c.Base != "" {
+		text += ", base " + commit(ctx, c.Base)
 	}
-	return text.String()
+	return fmt.Sprintf("%s\ngoos: %s\ngoarch: %s\npkg: github.com/payonce/payonce/bench", text, runtime.GOOS, runtime.GOARCH)
+}
+
+// commit is a tree's commit, with "-dirty" behind it if something was changed since; ""
+// where there is no git.
+func commit(ctx context.Context, tree string) string {
+	name, _ := exec.CommandContext(ctx, "git", "-C", tree, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").Output()
+	return strings.TrimSpace(string(name))
 }

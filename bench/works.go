@@ -16,94 +16,72 @@ import (
 // work is what is measured.
 type work struct {
 	name     string
-	what     string
-	river    bool                    // River does it too
-	atRest   bool                    // nothing is sent, so each figure is a second's
-	programs []string                // payonce's
-	prepare  func(*deployment) error // while an api runs
-	drive    func(context.Context, *deployment) (window, error)
+	river    bool                            // River does it too
+	programs []string                        // payonce's
+	prepare  func(*deployment) error         // while an api runs
+	send     func(*deployment, string) error // a charge with this id; nil at rest, where each figure is a second's
 	check    func(context.Context, *deployment) error
 }
 
-// works are measured in this order.
+// works are measured in this order: accepted charges, each under a key of its own; requests under known
+// keys; charges, each of which ends with its webhook; and programs at rest.
 var works = []work{
-	{
-		name: "accept", what: "POST /v1/charges, each under a key of its own; no worker processes them",
-		programs: []string{"api"}, drive: driveAccepting, check: checkAccepted,
-	},
-	{
-		name: "replay", what: "requests under known keys, answered by what is stored",
-		programs: []string{"api"}, prepare: acceptReplayed, drive: driveReplays, check: checkAccepted,
-	},
-	{
-		name: "charges", what: "request, stock, payment, signed webhook, while accepting", river: true,
-		programs: []string{"api", "worker"}, drive: driveCharges, check: checkCharges,
-	},
-	{
-		name: "idle", what: "the programs at rest: each figure is a second's", river: true, atRest: true,
-		programs: []string{"api", "worker"}, drive: driveNothing, check: checkAccepted,
-	},
+	{"accept", false, []string{"api"}, nil, accept, checkAccepted},
+	{"replay", false, []string{"api"}, acceptReplayed, replay, checkAccepted},
+	{"charges", true, []string{"api", "worker"}, nil, (*deployment).send, checkCharges},
+	{"idle", true, []string{"api", "worker"}, nil, nil, checkAccepted},
 }
 
 func workNamed(name string) work {
 	return works[slices.IndexFunc(works, func(w work) bool { return w.name == name })]
 }
 
-// driveAccepting drives charges that end when they are accepted.
-func driveAccepting(ctx context.Context, d *deployment) (window, error) {
-	return d.drive(ctx, func(id string) error {
-		defer d.load.end(id)
-		return d.send(id)
-	})
+// accept sends a charge that ends when it is accepted.
+func accept(d *deployment, id string) error {
+	defer d.load.end(id)
+	return d.send(id)
 }
 
-// replay sends the nth charge of those whose responses are asked for again.
-func (d *deployment) replay(n int) (replayed bool, err error) {
-	return d.charge(fmt.Sprintf("replayed-%06d", n), n)
+// replay asks for the response to one of the charges that were accepted before.
+func replay(d *deployment, id string) error {
+	defer d.load.end(id)
+	n := rand.N(d.replayed) //nolint:gosec // no secret
+	replayed, err := d.charge(replayedKey(n), n)
+	if err == nil && !replayed {
+		err = fmt.Errorf("charge %d was accepted twice", n)
+	}
+	return err
 }
+
+func replayedKey(n int) string { return fmt.Sprintf("replayed-%06d", n) }
 
 func acceptReplayed(d *deployment) error {
 	g := errgroup.Group{}
-	g.SetLimit(senders)
+	g.SetLimit(slices.Max(inFlight))
 	for n := range d.replayed {
 		g.Go(func() error {
-			_, err := d.replay(n)
+			_, err := d.charge(replayedKey(n), n)
 			return err
 		})
 	}
 	return g.Wait()
 }
 
-func driveReplays(ctx context.Context, d *deployment) (window, error) {
-	return d.drive(ctx, func(id string) error {
-		defer d.load.end(id)
-		n := rand.N(d.replayed) //nolint:gosec // no secret
-		replayed, err := d.replay(n)
-		if err == nil && !replayed {
-			err = fmt.Errorf("charge %d was accepted twice", n)
-		}
-		return err
-	})
-}
-
-// driveCharges drives charges that end when their webhook arrives.
-func driveCharges(ctx context.Context, d *deployment) (window, error) { return d.drive(ctx, d.send) }
-
-// driveNothing lets the programs rest.
-func driveNothing(ctx context.Context, d *deployment) (w window, err error) {
-	if err := pause(ctx, d.warm); err != nil {
+// rest lets the programs rest.
+func (d *deployment) rest(ctx context.Context) (w window, err error) {
+	if err := harness.Wait(ctx, d.warm); err != nil {
 		return w, err
 	}
-	counted, err := readCounters(ctx, d.database)
+	counted, err := d.readCounters(ctx)
 	if err != nil {
 		return w, err
 	}
 	used, began := d.use(), time.Now()
-	if err := pause(ctx, d.measured); err != nil {
+	if err := harness.Wait(ctx, d.measured); err != nil {
 		return w, err
 	}
 	w = window{seconds: time.Since(began).Seconds(), used: d.use().minus(used)}
-	after, err := readCounters(ctx, d.database)
+	after, err := d.readCounters(ctx)
 	w.atRest = after.minus(counted)
 	return w, err
 }

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	keyRetention = "24h"  // how long keys are known unless a plan says otherwise
-	slowMax      = 60_000 // milliseconds of one delay
+	keyRetention = 24 * time.Hour // for which keys are known unless a plan says otherwise
+	slowMax      = 60_000         // milliseconds of one delay
 )
 
 // plan is the body of PUT /faults. Each p is a probability, drawn per request.
@@ -27,10 +27,6 @@ type plan struct {
 	ForgetKeysAfter string `json:"forget_keys_after"`
 }
 
-func (p plan) keepKeys() (time.Duration, error) {
-	return time.ParseDuration(cmp.Or(p.ForgetKeysAfter, keyRetention))
-}
-
 // fault is what one request meets, before its effect or after it.
 type fault struct {
 	slow                    time.Duration
@@ -42,16 +38,17 @@ type fault struct {
 
 // faults is the plan in force. A restarted sandbox has none.
 type faults struct {
-	mu     sync.Mutex
-	plan   plan
-	random *rand.Rand
+	mu       sync.Mutex
+	plan     plan
+	keepKeys time.Duration
+	random   *rand.Rand
 }
 
 // set starts the plan's sequence of draws from its seed.
-func (f *faults) set(p plan) {
+func (f *faults) set(p plan, keepKeys time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.plan = p
+	f.plan, f.keepKeys = p, keepKeys
 	f.random = rand.New(rand.NewPCG(uint64(p.Seed), 0)) //nolint:gosec // faults must repeat
 }
 
@@ -68,8 +65,8 @@ func (f *faults) draw() fault {
 	met := fault{
 		cutBefore: n[0] < p.DropBefore, cutAfter: n[1] < p.DropAfter,
 		errorBefore: fails && n[3] >= 0.5, errorAfter: fails && n[3] < 0.5, shopDown: p.ShopDown,
+		keepKeys: f.keepKeys,
 	}
-	met.keepKeys, _ = p.keepKeys() // checked when it was set
 	if n[4] < p.Slow.P {
 		met.slow = time.Duration(p.Slow.MS) * time.Millisecond
 	}
@@ -90,15 +87,16 @@ func (s *Sandbox) putFaults(c *call, _ *change) (any, error) {
 	if p.Slow.MS < 0 || p.Slow.MS > slowMax {
 		return nil, invalid("", "slow.ms", "slow.ms is %d: give milliseconds from 0 to %d.", p.Slow.MS, slowMax)
 	}
-	if d, err := p.keepKeys(); err != nil || d < 0 {
+	keepKeys, err := time.ParseDuration(cmp.Or(p.ForgetKeysAfter, keyRetention.String()))
+	if err != nil || keepKeys < 0 {
 		return nil, invalid("", "forget_keys_after", "forget_keys_after is %q: give a duration such as 24h.", p.ForgetKeysAfter)
 	}
-	s.faults.set(p)
+	s.faults.set(p, keepKeys)
 	return p, nil
 }
 
 // deleteFaults is DELETE /faults.
 func (s *Sandbox) deleteFaults(*call, *change) (any, error) {
-	s.faults.set(plan{})
+	s.faults.set(plan{}, keyRetention)
 	return nil, nil
 }

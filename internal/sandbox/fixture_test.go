@@ -259,21 +259,3 @@ func (f *fixture) books() (b books) {
 	testrun.Must(f.t, json.Unmarshal([]byte(f.control(http.MethodGet, "/books", "").raw), &b))
 	return b
 }
-
-// concurrently sends n requests at the same time and returns their answers.
-func (f *fixture) concurrently(n int, send func(i int) (answered, error)) []answered {
-	f.t.Helper()
-	all := make([]answered, n)
-	var sending sync.WaitGroup
-	for i := range n {
-		sending.Go(func() {
-			a, err := send(i)
-			if err != nil {
-				f.t.Error(err)
-			}
-			all[i] = a
-		})
-	}
-	sending.Wait()
-	return all
-}

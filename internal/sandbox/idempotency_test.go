@@ -2,13 +2,10 @@ package sandbox_test
 
 import (
 	"net/http"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/payonce/payonce/internal/sandbox"
-	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/internal/testrun"
 )
 
 // replayed reports whether b is a's saved answer.
@@ -59,57 +56,6 @@ func TestIdempotencyKey(t *testing.T) {
 			f.must(f.do(http.MethodGet, intents+"/"+id, "", header)).want(t, 200, members{"id": id})
 		}
 	})
-}
-
-// Rivals under one key, and rivals under their own, capture an intent once.
-func TestConfirmations_captureOnceUnderConcurrency(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
-	t.Parallel()
-	for name, keyOf := range map[string]func(int) string{"one": func(int) string { return "one" }, "own": strconv.Itoa} {
-		f := start(t, sandbox.Options{})
-		confirm := confirmation(f.create("pm_card_visa"))
-		const rivals = 50
-		var fresh, replays, refused int
-		for _, a := range f.concurrently(rivals, func(i int) (answered, error) { return f.tryPost(confirm, keyOf(i)) }) {
-			switch {
-			case a.text("error.code") == "idempotency_key_in_use" && a.status == 409, a.text("error.code") == "payment_intent_unexpected_state":
-				refused++
-			case a.status == 200 && a.header.Get("Idempotent-Replayed") == "true":
-				replays++
-			case a.status == 200:
-				fresh++
-			default:
-				t.Errorf("answered %d %s", a.status, a.raw)
-			}
-		}
-		b := f.books()
-		if fresh != 1 || replays+refused != rivals-1 || len(b.Captures) != 1 || b.DuplicatesSuppressed != int64(replays) || b.Requests != rivals+1 {
-			t.Errorf("%s: %d fresh, %d replays, %d refused; %+v", name, fresh, replays, refused, b)
-		}
-	}
-}
-
-func TestKey_inFlightIsRefused(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
-	t.Parallel()
-	f := start(t, sandbox.Options{})
-	id := f.create("pm_card_visa")
-	f.faults(`{"slow":{"p":1,"ms":60000}}`)
-	first := f.meanwhile(confirmation(id), "slow")
-	testrun.True(t, "the first request is seen", func() bool { return f.books().Requests == 2 })
-	f.faults(`{}`)
-	want := members{"error.type": "idempotency_error", "error.code": "idempotency_key_in_use"}
-	f.post(confirmation(id), "slow").want(t, http.StatusConflict, want)
-	f.post(intents+"/"+id+"/cancel", "slow").want(t, http.StatusConflict, want)
-	if f.books().Intents[0].Captures != 0 {
-		t.Error("captured while delayed")
-	}
-	f.it.Drain()
-	a := <-first
-	a.want(t, 200, members{"status": "succeeded"})
-	if again := f.post(confirmation(id), "slow"); !replayed(a, again) {
-		t.Errorf("after the flight: %d %v", again.status, again.header)
-	}
 }
 
 // A key is new after 24 hours, or after forget_keys_after.

@@ -113,14 +113,6 @@ const (
 	anyCustomer = "cus_"
 )
 
-// outcomeOf returns what an attempt with a payment method comes to. Those that are no test tokens succeed.
-func outcomeOf(method string) outcome {
-	if o, token := methods[method]; token {
-		return o
-	}
-	return outcome{status: statusSucceeded}
-}
-
 // usable returns Stripe's refusal of a payment method that is attached to another customer than
 // the intent's, or that is attached to none and was attempted; nil if it may be attempted. A test token
 // stands for a new payment method at each use.

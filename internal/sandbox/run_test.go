@@ -40,7 +40,7 @@ func TestRun(t *testing.T) {
 		}
 	})
 
-	t.Run("its end finishes the requests in flight", func(t *testing.T) {
+	t.Run("its end finishes the requests in flight, whose keys are refused until then", func(t *testing.T) {
 		t.Parallel()
 		p := testrun.Start(t, run, map[string]string{"HTTP_ADDR": "127.0.0.1:0"})
 		f := &fixture{t: t, client: newClient(), url: p.URL}
@@ -49,6 +49,7 @@ func TestRun(t *testing.T) {
 		f.faults(`{"slow":{"p":1,"ms":60000}}`)
 		delayed := f.meanwhile(intents, "k", eur("700")...)
 		testrun.True(t, "the request is in flight", func() bool { return f.books().Requests == 1 })
+		f.post(intents, "k", eur("700")...).want(t, http.StatusConflict, members{"error.code": "idempotency_key_in_use"})
 		ends := time.Now()
 		p.Stop()
 		if a := <-delayed; a.status != http.StatusOK || time.Since(ends) >= delay {

@@ -39,6 +39,8 @@ import (
 	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/payonce/payonce/internal/program"
 )
 
 // bodyLimit bounds the body of any request, in bytes.
@@ -95,9 +97,12 @@ func New(o Options) (_ *Sandbox, err error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	s.draining, s.Drain = context.WithCancel(context.Background())
-	s.faults.set(plan{})
-	if err := checkWebhook(o.WebhookURL, o.WebhookSecret); err != nil {
-		return nil, err
+	s.faults.set(plan{}, keyRetention)
+	if u, err := url.Parse(o.WebhookURL); o.WebhookURL != "" && (err != nil || u.Host == "") {
+		return nil, fmt.Errorf("STRIPE_WEBHOOK_URL is %q: set it to an http or https address", o.WebhookURL)
+	}
+	if o.WebhookURL != "" && o.WebhookSecret == "" {
+		return nil, errors.New("STRIPE_WEBHOOK_SECRET is not set: events to STRIPE_WEBHOOK_URL cannot be signed without it")
 	}
 	if o.ShopSecret != "" {
 		shop, err := standardwebhooks.NewWebhook(o.ShopSecret)
@@ -152,20 +157,6 @@ func (s *Sandbox) record(c *change) error {
 	return nil
 }
 
-func checkWebhook(target, secret string) error {
-	if target == "" {
-		return nil
-	}
-	u, err := url.Parse(target)
-	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
-		return fmt.Errorf("STRIPE_WEBHOOK_URL is %q: set it to an http or https address", target)
-	}
-	if secret == "" {
-		return errors.New("STRIPE_WEBHOOK_SECRET is not set: events to STRIPE_WEBHOOK_URL cannot be signed without it")
-	}
-	return nil
-}
-
 func (s *Sandbox) routes() http.Handler {
 	mux := http.NewServeMux()
 	for _, route := range []struct {
@@ -208,3 +199,49 @@ func (s *Sandbox) routes() http.Handler {
 // ServeHTTP serves the provider (/v1), the shop (/shop/webhooks) and the
 // control calls.
 func (s *Sandbox) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
+
+// settings are the program's environment.
+type settings struct {
+	// File that keeps the records. Empty: they last as long as the process.
+	File string `env:"SANDBOX_FILE"`
+	// Address to listen on: the provider's API and the merchant's webhook receiver.
+	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8090"`
+	// Where the provider sends its webhooks. Empty: nowhere.
+	StripeWebhookURL string `env:"STRIPE_WEBHOOK_URL"`
+	// Secret by which the provider signs its webhooks.
+	StripeWebhookSecret program.Secret `env:"STRIPE_WEBHOOK_SECRET"`
+	// Secret by which the merchant's receiver checks payonce's webhooks.
+	ShopWebhookSecret program.Secret `env:"SHOP_WEBHOOK_SECRET"`
+}
+
+// Run is the program: it reads its settings from environ, serves until
+// ctx ends, finishes the requests in flight and returns nil. Its error is the
+// sentence with which it refuses to start, or what broke it.
+func Run(ctx context.Context, logger *slog.Logger, environ map[string]string, now func() time.Time) error {
+	conf, err := program.Settings[settings](logger, environ)
+	if err != nil {
+		return err
+	}
+	s, err := New(Options{
+		Now: now, Logger: logger, File: conf.File, WebhookURL: conf.StripeWebhookURL,
+		WebhookSecret: conf.StripeWebhookSecret.Reveal(), ShopSecret: conf.ShopWebhookSecret.Reveal(),
+	})
+	if err != nil {
+		return err
+	}
+	delivering, stop := context.WithCancel(ctx)
+	var background sync.WaitGroup
+	background.Go(func() { s.Deliver(delivering) })
+	context.AfterFunc(ctx, s.Drain)
+	err = program.Serve(ctx, logger, conf.HTTPAddr, &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       15 * time.Second,
+		WriteTimeout:      slowMax*time.Millisecond + 30*time.Second, // beyond any delay
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+	})
+	stop()
+	background.Wait()
+	return errors.Join(err, s.Close())
+}

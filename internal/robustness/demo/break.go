@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -44,7 +44,9 @@ func Break(ctx context.Context, o Options, name string) error {
 	guards := append([]Guard{none}, Guards()...)
 	switch i := slices.IndexFunc(guards, func(g Guard) bool { return g.Name == name }); {
 	case name == "list":
-		return listGuards(o, guards)
+		return columns(o.Stdout, "GUARD\tKIND\tFAULT\tVIOLATED WITHOUT IT", guards, func(g Guard) []any {
+			return []any{g.Name, g.Kind, g.Fault, g.red()}
+		})
 	case i >= 0:
 		guards = guards[i : i+1]
 	case name != "all":
@@ -83,23 +85,9 @@ func Break(ctx context.Context, o Options, name string) error {
 	return reportFindings(o, findings)
 }
 
-func listGuards(o Options, guards []Guard) error {
-	w := tabwriter.NewWriter(o.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "GUARD\tKIND\tFAULT\tVIOLATED WITHOUT IT")
-	for _, g := range guards {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", g.Name, g.Kind, g.Fault, g.red())
-	}
-	return w.Flush()
-}
+func (g Guard) red() string { return cmp.Or(strings.Join(g.Red, "; "), "nothing") }
 
-func (g Guard) red() string {
-	if len(g.Red) == 0 {
-		return "nothing"
-	}
-	return strings.Join(g.Red, "; ")
-}
-
-// without runs payonce without a guard.
+// without runs payonce without a guard, and reads the timelines of the first two charges.
 func (o Options) without(ctx context.Context, g Guard) (f Finding, err error) {
 	ctx, cancel := context.WithTimeout(ctx, labTimeout)
 	defer cancel()
@@ -108,11 +96,7 @@ func (o Options) without(ctx context.Context, g Guard) (f Finding, err error) {
 	if err != nil {
 		return f, err
 	}
-	defer func() {
-		ctx, cancel := closing(ctx)
-		defer cancel()
-		err = errors.Join(err, s.close(ctx))
-	}()
+	defer func() { err = errors.Join(err, s.close(ctx)) }()
 	o.say("without %s: %s", g.Name, g.Fault)
 	if _, err := s.db.Exec(ctx, g.Remove); err != nil {
 		return f, fmt.Errorf("remove it: %w", err)
@@ -125,29 +109,23 @@ func (o Options) without(ctx context.Context, g Guard) (f Finding, err error) {
 		return f, fmt.Errorf("%s: %w", g.Fault, err)
 	}
 	o.say("auditing")
-	return f, f.judge(ctx, &s.world, shown)
-}
-
-// judge runs the audit and reads the timelines of the first two charges.
-func (f *Finding) judge(ctx context.Context, w *harness.World, charges []string) error {
-	audit, err := w.Audit(ctx)
+	audit, err := s.world.Audit(ctx)
 	if err != nil {
-		return err
+		return f, err
 	}
-	var red []string
+	f.AsExpected = audit.Violated() == strings.Join(g.Red, "; ")
 	for _, check := range audit.Checks {
 		if check.Violated > 0 {
-			f.Violated, red = append(f.Violated, check), append(red, check.Name)
+			f.Violated = append(f.Violated, check)
 		}
 	}
-	f.AsExpected = slices.Equal(red, f.Red)
-	for _, charge := range charges[:min(2, len(charges))] {
-		text, unread := w.Run(ctx, "timeline", charge)
-		timeline, failed := w.Run(ctx, "timeline", charge, "--json")
+	for _, charge := range shown[:min(2, len(shown))] {
+		text, unread := s.world.Run(ctx, "timeline", charge)
+		timeline, failed := s.world.Run(ctx, "timeline", charge, "--json")
 		err = errors.Join(err, unread, failed)
 		f.text, f.Timelines = f.text+string(text)+"\n", append(f.Timelines, timeline)
 	}
-	return err
+	return f, err
 }
 
 // verdict is the finding in one line.
@@ -156,14 +134,14 @@ func (f Finding) verdict() string {
 	for _, check := range f.Violated {
 		red = append(red, fmt.Sprintf("%s (%d of %d)", check.Name, check.Violated, check.Checked))
 	}
-	text := "violated, as expected: " + strings.Join(red, "; ")
-	if red == nil {
-		text = "nothing violated, as expected"
+	switch text := strings.Join(red, "; "); {
+	case !f.AsExpected:
+		return fmt.Sprintf("violated: %s; expected: %s", text, f.red())
+	case red == nil:
+		return "nothing violated, as expected"
+	default:
+		return "violated, as expected: " + text
 	}
-	if !f.AsExpected {
-		text = fmt.Sprintf("violated: %s; expected: %s", strings.Join(red, "; "), f.red())
-	}
-	return text
 }
 
 // remove is the action of the lab: it uses the demo's programs, and nothing else of it.
@@ -198,7 +176,7 @@ func reportFindings(o Options, findings []Finding) error {
 		fmt.Fprintf(&text, "\n%s: %s\n", f.Name, f.verdict())
 		fmt.Fprintf(&text, "  removed    %s: %s\n  fault      %s\n", f.Kind, strings.Join(strings.Fields(f.Remove), " "), f.Fault)
 		for _, check := range f.Violated {
-			fmt.Fprintf(&text, "  violated   %s, for example %s\n", check.Name, describe(check.Examples[0]))
+			fmt.Fprintf(&text, "  violated   %s, for example %s\n", check.Name, printable(check.Examples[0]))
 		}
 		fmt.Fprintf(&text, "  the charge %s\n\n  %s\n", f.Charge, strings.ReplaceAll(strings.TrimSpace(f.text), "\n", "\n  "))
 	}

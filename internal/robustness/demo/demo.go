@@ -21,6 +21,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
@@ -87,10 +89,11 @@ type run struct {
 	*stage
 	evidence
 
-	plan  plan
-	took  time.Duration
-	kills int // of programs
+	plan plan
+	took time.Duration
 
+	striking sync.Mutex     // one strike at a time: a program that starts needs the database
+	kills    int            // of programs
 	breaking sync.Mutex     // of chaos, faults and kills
 	faults   harness.Faults // the demo's own, which an action of the lab restores
 }
@@ -125,11 +128,7 @@ func (o Options) run(ctx context.Context) (err error) {
 	if r.stage, err = openStage(ctx, o, stock...); err != nil {
 		return err
 	}
-	defer func() {
-		ctx, cancel := closing(ctx)
-		defer cancel()
-		err = errors.Join(err, r.close(ctx))
-	}()
+	defer func() { err = errors.Join(err, r.close(ctx)) }()
 	var showing sync.WaitGroup
 	defer showing.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -179,13 +178,9 @@ func (r *run) play(ctx context.Context) (err error) {
 func (r *run) flow(ctx context.Context) error {
 	flowing, cancel := context.WithTimeout(ctx, r.plan.length+trafficTimeout)
 	defer cancel()
-	var err error
-	var striking, reporting sync.WaitGroup
-	striking.Go(func() {
-		if err = r.strikeAll(flowing); err != nil {
-			cancel() // the charges would wait for a program that does not come back
-		}
-	})
+	striking, flowing := errgroup.WithContext(flowing) // else the charges wait for a program that does not come back
+	striking.Go(func() error { return r.strikeAll(flowing) })
+	var reporting sync.WaitGroup
 	progress := func() { r.say("%d of %d charges ended; %s", r.ended.Load(), len(r.plan.charges), r.broken()) }
 	reporting.Go(func() {
 		for harness.Wait(flowing, progressPause) == nil {
@@ -194,8 +189,7 @@ func (r *run) flow(ctx context.Context) error {
 		progress()
 	})
 	r.merchant.run(flowing, r.plan.charges)
-	striking.Wait()
-	cancel()
+	err := striking.Wait()
 	reporting.Wait()
 	r.Lab.acting.Lock()
 	defer r.Lab.acting.Unlock()

@@ -35,7 +35,7 @@ func TestReportFindings(t *testing.T) {
 	t.Parallel()
 	for _, asExpected := range []bool{true, false} {
 		var out strings.Builder
-		f := Finding{Guard: Guards()[0], AsExpected: asExpected, Violated: []harness.Check{{Name: "streams are legal", Violated: 1, Examples: []any{"ch_1"}}}}
+		f := Finding{Guard: Guards()[0], AsExpected: asExpected, Violated: []harness.Check{{Name: "streams are legal", Violated: 1, Examples: []string{"ch_1"}}}}
 		err := reportFindings(Options{Stdout: &out}, []Finding{f})
 		if errors.Is(err, ErrBroken) == asExpected || strings.Count(out.String(), "streams are legal, for example ch_1") != 1 {
 			t.Errorf("as expected is %v: %v, and printed\n%s", asExpected, err, out.String())
@@ -115,12 +115,12 @@ func thrice(status int, body string) []harness.Answer {
 
 // flawless is a run of two charges: one is refunded in part, the other canceled.
 func flawless() *evidence {
-	refund := &request{amount: 40, wanted: ok, made: made{ID: "re_1", Status: succeeded, Amount: 40}, answers: thrice(http.StatusAccepted, "{}")}
-	refusal := &request{amount: 61, wanted: refused, answers: thrice(http.StatusUnprocessableEntity, `{"type":"`+tooMuch+`"}`)}
+	refund := &request{makes: "refund", amount: 40, wanted: ok, made: made{ID: "re_1", Status: succeeded, Amount: 40}, answers: thrice(http.StatusAccepted, "{}")}
+	refusal := &request{makes: "refund", amount: 61, wanted: refused, answers: thrice(http.StatusUnprocessableEntity, `{"type":"`+tooMuch+`"}`)}
 	refunded := &charge{refunds: []*request{refund, refusal}}
-	refunded.request = request{amount: 100, wanted: ok, made: made{ID: "ch_0", Status: "partially_refunded", Amount: 100}, answers: thrice(http.StatusAccepted, "{}")}
+	refunded.request = request{makes: "charge", amount: 100, wanted: ok, made: made{ID: "ch_0", Status: "partially_refunded", Amount: 100}, answers: thrice(http.StatusAccepted, "{}")}
 	stopped := &charge{cancel: &request{wanted: []string{canceled}, made: made{ID: "ch_1", Status: failed}, answers: thrice(http.StatusAccepted, "{}")}}
-	stopped.request = request{amount: 100, wanted: []string{canceled}, made: made{ID: "ch_1", Status: failed, Amount: 100}, answers: thrice(http.StatusAccepted, "{}")}
+	stopped.request = request{makes: "charge", amount: 100, wanted: []string{canceled}, made: made{ID: "ch_1", Status: failed, Amount: 100}, answers: thrice(http.StatusAccepted, "{}")}
 	stopped.Failure.Code, stopped.cancel.Failure.Code = canceled, canceled
 	e := &evidence{
 		sent: []*charge{refunded, stopped}, events: 9,

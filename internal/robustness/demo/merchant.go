@@ -3,7 +3,6 @@ package demo
 import (
 	"context"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -107,7 +106,7 @@ func (m *merchant) process(ctx context.Context, c *charge) {
 	}
 	all.Wait()
 	if c.kind.then == won || c.kind.then == lost {
-		_ = m.sandbox.Dispute(ctx, m.event(ctx, own, "payment.started").Data.PaymentIntent, c.kind.then)
+		_ = m.sandbox.Dispute(ctx, m.event(ctx, own, "payment.started"), c.kind.then)
 		m.event(ctx, own, "charge.dispute_closed")
 	}
 }
@@ -117,31 +116,30 @@ func (m *merchant) refundOutside(ctx context.Context, own string, r *request) {
 	var now struct {
 		Data []made `json:"data"`
 	}
-	err := m.sandbox.Refund(ctx, m.event(ctx, own, "payment.started").Data.PaymentIntent, r.amount)
+	err := m.sandbox.Refund(ctx, m.event(ctx, own, "payment.started"), r.amount)
 	if err == nil && m.Await(ctx, r.path, &now, func() bool { return len(now.Data) > 0 }) == nil {
 		r.made = now.Data[0]
 	}
 }
 
-// event is an event of a charge's stream.
-type event struct {
-	Type string `json:"type"`
-	Data struct {
-		PaymentIntent string `json:"payment_intent"`
-	} `json:"data"`
-}
-
-// event waits for an event of a charge, by its type without the version.
-func (m *merchant) event(ctx context.Context, own, kind string) (found event) {
+// event waits for an event of a charge, by its type without the version, and returns the payment intent in it.
+func (m *merchant) event(ctx context.Context, own, kind string) (intent string) {
 	var stream struct {
-		Data []event `json:"data"`
+		Data []struct {
+			Type string `json:"type"`
+			Data struct {
+				PaymentIntent string `json:"payment_intent"`
+			} `json:"data"`
+		} `json:"data"`
 	}
 	_ = m.Await(ctx, own+"/events", &stream, func() bool {
-		i := slices.IndexFunc(stream.Data, func(e event) bool { return strings.HasPrefix(e.Type, kind+".v") })
-		if i >= 0 {
-			found = stream.Data[i]
+		for _, e := range stream.Data {
+			if strings.HasPrefix(e.Type, kind+".v") {
+				intent = e.Data.PaymentIntent
+				return true
+			}
 		}
-		return i >= 0
+		return false
 	})
-	return found
+	return intent
 }

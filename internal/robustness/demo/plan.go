@@ -22,6 +22,7 @@ type plan struct {
 type request struct {
 	path, key string
 	body      []byte
+	makes     string   // a charge or a refund, where it makes one
 	together  int      // that are sent at once; the others follow the outcome
 	wanted    []string // the right outcomes
 	amount    int64    // of the charge or refund that it makes; 0 for others
@@ -38,6 +39,15 @@ type charge struct {
 	at      time.Duration // when it is sent, counted from the start
 	cancel  *request      // a moment after the charge was accepted
 	refunds []*request    // when the charge has ended
+}
+
+// requests are that for the charge, and all that follow it.
+func (c *charge) requests() []*request {
+	all := append([]*request{&c.request}, c.refunds...)
+	if c.cancel != nil {
+		all = append(all, c.cancel)
+	}
+	return all
 }
 
 // kind is a sort of charge. The weights are per cent.
@@ -140,7 +150,7 @@ func newCharge(r *rand.Rand, k kind, name string) *charge {
 	currencies := []string{"EUR", "USD", "GBP", "JPY"} // with the same minor unit in ISO 4217 and at Stripe
 	third := 100 + r.Int64N(15_000)
 	c := &charge{kind: k}
-	c.request = request{path: chargesPath, key: "key-" + name, together: 1 + r.IntN(3), wanted: k.wanted, amount: 3 * third}
+	c.request = request{path: chargesPath, makes: "charge", key: "key-" + name, together: 1 + r.IntN(3), wanted: k.wanted, amount: 3 * third}
 	c.body = encode(map[string]any{
 		"order_id": "order-" + name, "amount": c.amount, "currency": currencies[int(third)%len(currencies)],
 		"payment_method": k.method, "items": k.items, "metadata": map[string]string{"source": "demo"},
@@ -151,7 +161,7 @@ func newCharge(r *rand.Rand, k kind, name string) *charge {
 	rest := c.amount
 	for i, p := range k.parts {
 		refund := &request{
-			key: fmt.Sprintf("%s-refund-%c", c.key, 'a'+i), together: 2, wanted: p.wanted,
+			makes: "refund", key: fmt.Sprintf("%s-refund-%c", c.key, 'a'+i), together: 2, wanted: p.wanted,
 			amount: p.thirds * third, body: encode(map[string]int64{"amount": p.thirds * third}),
 		}
 		if p.thirds == left {

@@ -3,15 +3,14 @@ package demo
 import (
 	"context"
 	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,10 +29,8 @@ type stage struct {
 	db     *pgxpool.Pool // the service's database
 	killed string        // what a kill is here, for the report
 
-	folder   *local.Dir    // of the programs and their logs
-	server   *local.Server // nil if it is another's
-	drop     func(ctx context.Context) error
-	striking sync.Mutex // one strike at a time: a program that starts needs the database
+	server *local.Server                 // nil if it is another's
+	ends   []func(context.Context) error // which close calls, the last one first
 }
 
 // errNotRun says that a part of the demo is not possible on this stage.
@@ -57,26 +54,26 @@ func openStage(ctx context.Context, o Options, stock ...string) (s *stage, err e
 	s = &stage{killed: "killed", world: harness.World{Secrets: harness.Secrets{
 		API:      "sk_test_" + rand.Text(),
 		Provider: "sk_test_demo",
-		Events:   newWebhookSecret(),
-		Shop:     newWebhookSecret(),
+		Events:   "whsec_" + rand.Text(),
+		Shop:     "whsec_" + rand.Text() + rand.Text(), // two are base64
 	}}}
 	defer func() {
 		if err != nil {
-			ctx, cancel := closing(ctx)
-			defer cancel()
 			err = errors.Join(err, s.close(ctx))
 		}
 	}()
 	if o.Running != nil {
 		return s, s.join(ctx, *o.Running)
 	}
-	if s.folder, err = local.NewDir(os.TempDir(), "payonce-demo-"); err != nil {
+	folder, err := local.NewDir(os.TempDir(), "payonce-demo-")
+	if err != nil {
 		return s, err
 	}
-	s.world.Log = s.folder.Path
+	s.ends = append(s.ends, func(context.Context) error { return folder.Close() })
+	s.world.Log = folder.Path
 	if o.programs != nil {
 		s.world.Binaries = *o.programs
-	} else if s.world.Binaries, err = o.build(ctx, s.world.Log); err != nil {
+	} else if s.world.Binaries, err = o.build(ctx, folder.Path); err != nil {
 		return s, err
 	}
 	if err := s.openDatabase(ctx, o); err != nil {
@@ -94,11 +91,22 @@ func openStage(ctx context.Context, o Options, stock ...string) (s *stage, err e
 			}
 		}
 	}
+	s.ends = append(s.ends, s.world.Stop)
 	if err := s.world.Up(ctx, setup); err != nil {
 		return s, err
 	}
 	s.merchant = &merchant{Client: s.world.Client(), sandbox: harness.Sandbox(s.world.Sandbox.URL())}
 	return s, nil
+}
+
+// close drains the programs, then removes the database and the folder, also when ctx has ended.
+func (s *stage) close(ctx context.Context) (err error) {
+	ctx, cancel := closing(ctx)
+	defer cancel()
+	for _, end := range slices.Backward(s.ends) {
+		err = errors.Join(err, end(ctx))
+	}
+	return err
 }
 
 func (o Options) build(ctx context.Context, folder string) (harness.Binaries, error) {
@@ -115,31 +123,38 @@ func (s *stage) openDatabase(ctx context.Context, o Options) (err error) {
 		if s.server, err = local.Start(ctx, local.Options{Fsync: true, InMemory: o.programs != nil}); err != nil {
 			return err
 		}
+		s.ends = append(s.ends, func(context.Context) error { return s.server.Close() }) //nolint:contextcheck // Close bounds itself
 		server = s.server.URL("postgres")
 	} else {
 		o.say("making a database on the server given")
-		s.drop = func(ctx context.Context) error {
-			return execute(ctx, server, "drop database if exists "+pgx.Identifier{name}.Sanitize()+" with (force)")
-		}
+		s.ends = append(s.ends, func(ctx context.Context) error {
+			return execute(ctx, server, "drop database if exists "+name+" with (force)")
+		})
 	}
 	if s.world.Service, err = inDatabase(server, name); err != nil {
 		return err
 	}
-	if err := execute(ctx, server, "create database "+pgx.Identifier{name}.Sanitize()); err != nil {
+	if err := execute(ctx, server, "create database "+name); err != nil {
 		return err
 	}
-	s.db, err = pgxpool.New(ctx, s.world.Service)
-	return err
+	return s.openPool(ctx)
 }
 
 // execute runs a statement by a connection of its own.
-func execute(ctx context.Context, at, statement string) error {
-	conn, err := pgx.Connect(ctx, at)
+func execute(ctx context.Context, server, statement string) error {
+	conn, err := pgx.Connect(ctx, server)
 	if err != nil {
 		return fmt.Errorf("connect to the demo's server: %w", err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	_, err = conn.Exec(ctx, statement)
+	return err
+}
+
+func (s *stage) openPool(ctx context.Context) (err error) {
+	if s.db, err = pgxpool.New(ctx, s.world.Service); err == nil {
+		s.ends = append(s.ends, func(context.Context) error { s.db.Close(); return nil })
+	}
 	return err
 }
 
@@ -197,56 +212,6 @@ func (s *stage) quiet(ctx context.Context, waiting bool) error {
 	return await(ctx, s.db, isQuiet, waiting)
 }
 
-// kill kills one of the two workers or apis and starts it again.
-func (s *stage) kill(ctx context.Context, program string, which int) error {
-	s.striking.Lock()
-	defer s.striking.Unlock()
-	if s.world.Sandbox == nil {
-		return s.cutSessions(ctx, program)
-	}
-	p := s.world.Workers[which]
-	if program == "api" {
-		p = s.world.APIs[which]
-	}
-	if err := p.Kill(); err != nil {
-		return fmt.Errorf("%w\n%s", err, p.Tail())
-	}
-	if err := harness.Wait(ctx, killPause); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	return p.Restart(ctx)
-}
-
-// restart restarts the database's server without a shutdown, or returns errNotRun.
-func (s *stage) restart(ctx context.Context) error {
-	s.striking.Lock()
-	defer s.striking.Unlock()
-	if s.server == nil {
-		return errNotRun
-	}
-	return s.server.Restart(ctx)
-}
-
-// close drains the programs, then removes the database and the folder.
-func (s *stage) close(ctx context.Context) error {
-	err := s.world.Stop(ctx)
-	if s.db != nil {
-		s.db.Close()
-	}
-	if s.drop != nil {
-		err = errors.Join(err, s.drop(ctx))
-	}
-	if s.server != nil {
-		err = errors.Join(err, s.server.Close()) //nolint:contextcheck // Close bounds itself
-	}
-	if s.folder != nil {
-		err = errors.Join(err, s.folder.Close())
-	}
-	return err
-}
-
 // introduction is what a visitor needs to look around.
 func (s *stage) introduction() string {
 	var text strings.Builder
@@ -268,7 +233,47 @@ func newSeed() uint64 { return 1 + mathrand.Uint64N(1<<32) } //nolint:gosec // a
 // newRunName is short: with a number behind it, it has too few digits for a card number.
 func newRunName() string { return strings.ToLower(rand.Text()[:8]) }
 
-// newWebhookSecret is a secret in the form of Standard Webhooks.
-func newWebhookSecret() string {
-	return "whsec_" + base64.StdEncoding.EncodeToString([]byte(rand.Text()))
+// Running is where services run already, for a demo that starts none: in
+// containers, where a program cannot kill another. The services' database sessions
+// are cut instead.
+type Running struct {
+	// URLs of the apis, separated by commas.
+	APIURLs []string `env:"API_URLS,required"`
+	// URL of the sandbox.
+	SandboxURL string `env:"SANDBOX_URL,required"`
+	// API key of the merchant that charges.
+	APIKey string `env:"API_KEY,required"`
+	// URL of the console, which the demo prints first. Empty: there is none.
+	ConsoleURL string `env:"CONSOLE_URL"`
+	// Connection string of payonce's PostgreSQL database.
+	DatabaseURL string `env:"DATABASE_URL,required"`
+	// Secret key by which the audit asks the sandbox.
+	ProviderKey string `env:"STRIPE_SECRET_KEY,required"`
+	// URL of the provider's API in the sandbox.
+	ProviderURL string `env:"STRIPE_API_BASE,required"`
+}
+
+// join makes a stage of services that run already.
+func (s *stage) join(ctx context.Context, at Running) (err error) {
+	if s.world.Payonce, err = os.Executable(); err != nil {
+		return err
+	}
+	s.world.Service, s.world.Provider, s.world.Secrets.Provider = at.DatabaseURL, at.ProviderURL, at.ProviderKey
+	s.killed = "cut off the database"
+	s.merchant = &merchant{Client: harness.NewClient(at.APIKey, at.APIURLs...), sandbox: harness.Sandbox(at.SandboxURL)}
+	return s.openPool(ctx)
+}
+
+const cutSessions = `
+select count(*) filter (where pg_terminate_backend(pid)) > 0
+  from pg_stat_activity
+ where application_name like 'payonce-' || $1 || ' %'
+   and datname = current_database()`
+
+// cutSessions ends the database sessions of the apis or the workers. A program that was cut just now
+// has none for a while.
+func (s *stage) cutSessions(ctx context.Context, program string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	return await(ctx, s.db, cutSessions, program)
 }

@@ -16,10 +16,10 @@ type Audit struct {
 
 // Check is one promise: how many cases of it were examined, and how many of them broke it.
 type Check struct {
-	Name     string `json:"name"`
-	Checked  int    `json:"checked"`
-	Violated int    `json:"violated"`
-	Examples []any  `json:"examples"`
+	Name     string   `json:"name"`
+	Checked  int      `json:"checked"`
+	Violated int      `json:"violated"`
+	Examples []string `json:"examples"`
 
 	// NotRun says that the check has no meaning in this run.
 	NotRun bool `json:"-"`
@@ -51,7 +51,10 @@ func (w *World) Audit(ctx context.Context) (Audit, error) {
 // With returns the audit with further checks. It is OK only if it was, and none of all checks is
 // violated.
 func (a Audit) With(checks ...Check) Audit {
-	a.Checks = append(a.Checks, checks...)
+	for _, c := range checks {
+		c.Examples = append([]string{}, c.Examples...) // a list in JSON
+		a.Checks = append(a.Checks, c)
+	}
 	a.OK = a.OK && a.Violated() == ""
 	return a
 }

@@ -101,17 +101,12 @@ func (w *World) Start(ctx context.Context, name, path string, env map[string]str
 // StartSandbox starts the sandbox. Where events is not empty, the provider sends its
 // webhooks to that origin.
 func (w *World) StartSandbox(ctx context.Context, events string) (err error) {
-	w.Sandbox, err = w.Start(ctx, "sandbox", w.Binaries.Sandbox, w.SandboxEnv(events))
-	return err
-}
-
-// SandboxEnv are the settings of the sandbox.
-func (w *World) SandboxEnv(events string) map[string]string {
 	env := map[string]string{"SANDBOX_FILE": filepath.Join(w.Log, "sandbox.jsonl"), "SHOP_WEBHOOK_SECRET": w.Secrets.Shop}
 	if events != "" {
 		env["STRIPE_WEBHOOK_URL"], env["STRIPE_WEBHOOK_SECRET"] = events+"/v1/webhooks/stripe", w.Secrets.Events
 	}
-	return env
+	w.Sandbox, err = w.Start(ctx, "sandbox", w.Binaries.Sandbox, env)
+	return err
 }
 
 // privileged is set: the databases of a world are its maker's own.
