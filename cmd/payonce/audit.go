@@ -14,7 +14,6 @@ import (
 
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/audit/provider"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/restore"
 	"github.com/payonce/payonce/internal/stripe"
@@ -97,7 +96,7 @@ func (a auditCmd) reconcile(ctx context.Context, c *console, db *postgres.DB, cl
 		return err
 	}
 	end := c.progress("reconciling with the provider's lists")
-	checks, missed, err := audit.Reconcile(ctx, db, provider.Lists(ctx, client))
+	checks, missed, err := audit.Reconcile(ctx, db, audit.Lists(ctx, client))
 	end()
 	if err != nil {
 		return err
@@ -161,7 +160,7 @@ func (t timelineCmd) Run(ctx context.Context, c *console, db *postgres.DB, clien
 	}
 	var silent error
 	if client != nil {
-		silent = provider.AddHeld(ctx, client, &timeline)
+		silent = timeline.AddHeld(ctx, client)
 	}
 	c.show(timeline, func(p *printer) { printTimeline(p, timeline) })
 	return silent

@@ -292,7 +292,8 @@ func TestReconcile_besideTraffic(t *testing.T) {
 func TestReconcile_findsWhatTheLedgerLacks(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.exec(breakable + `
+	f.run("breakable")
+	f.exec(`
 delete from ledger_postings where stream_id = '{sold}' and debit like 'psp_receivable:%';
 delete from ledger_postings where stream_id = '{refunded}' and credit like 'psp_receivable:%' and amount = 400`)
 	want := []string{"provider: captured sums equal the ledger's", "provider: refunded sums equal the ledger's"}
