@@ -26,9 +26,7 @@ type auditCmd struct {
 	Repair     bool `xor:"provider" help:"Let the workers read from the provider what it lists of refunds and disputes and the ledger has otherwise, as the provider's events that were lost would have done."`
 }
 
-// AfterApply leaves out progress where cron mails what is printed.
-func (a auditCmd) AfterApply(cli *commands, c *console) error {
-	c.quiet = a.Quiet
+func (a auditCmd) AfterApply(cli *commands) error {
 	if a.Quiet && cli.JSON {
 		return errors.New("--quiet or --json, but not both")
 	}
@@ -44,9 +42,7 @@ func (a auditCmd) Run(ctx context.Context, c *console, db *postgres.DB, client *
 	if err != nil {
 		return err
 	}
-	end := c.progress("auditing")
 	report, err := audit.Run(ctx, db)
-	end()
 	if err != nil {
 		return err
 	}
@@ -64,11 +60,18 @@ func (a auditCmd) Run(ctx context.Context, c *console, db *postgres.DB, client *
 		if !a.Quiet {
 			p.printf("The workers had audited what was recorded before %s, and found %d violations since the audit before this one.\n\n",
 				before.Until.UTC().Format(time.RFC3339), before.New)
-			table(p, report.Checks, "CHECK\tCHECKED\tVIOLATED\tRESULT", func(c audit.Check) []any {
+			table(p, report.Checks, columns[audit.Check]{"CHECK\tCHECKED\tVIOLATED\tRESULT", func(c audit.Check) []any {
 				return []any{c.Name, c.Checked, c.Violated, map[bool]string{true: "ok", false: "VIOLATED"}[c.Violated == 0]}
-			})
+			}})
 		}
-		printViolations(p, report)
+		for _, c := range report.Checks {
+			for _, example := range c.Examples {
+				p.printf("%s: %s\n", c.Name, oneLine(example))
+			}
+			if more := c.Violated - int64(len(c.Examples)); more > 0 {
+				p.printf("%s: and %d more of %d\n", c.Name, more, c.Checked)
+			}
+		}
 	})
 	if unfinished == nil && !report.OK {
 		return errFound
@@ -95,9 +98,7 @@ func (a auditCmd) reconcile(ctx context.Context, c *console, db *postgres.DB, cl
 	if err != nil {
 		return err
 	}
-	end := c.progress("reconciling with the provider's lists")
 	checks, missed, err := audit.Reconcile(ctx, db, audit.Lists(ctx, client))
-	end()
 	if err != nil {
 		return err
 	}
@@ -107,20 +108,6 @@ func (a auditCmd) reconcile(ctx context.Context, c *console, db *postgres.DB, cl
 		return reread(ctx, c, db, missed)
 	}
 	return nil
-}
-
-// printViolations prints a line per violation. A report holds but the first few
-// of a check; how many more there are is a line too.
-func printViolations(p *printer, report audit.Report) {
-	for _, c := range report.Checks {
-		lines := c.Examples
-		if more := c.Violated - int64(len(lines)); more > 0 {
-			lines = append(slices.Clone(lines), fmt.Sprintf("and %d more of %d", more, c.Checked))
-		}
-		for _, line := range lines {
-			p.printf("%s: %s\n", c.Name, oneLine(line))
-		}
-	}
 }
 
 // reread lets the workers read the refunds and disputes of charges from the provider.
@@ -171,11 +158,7 @@ func printTimeline(p *printer, t audit.Timeline) {
 	for _, c := range t.Charges {
 		p.printf("%s  %s  %d %s  merchant %s  order %s\n", c.ID, cmp.Or(string(c.Status), "not readable"), c.Amount, c.Currency, c.MerchantID, oneLine(c.OrderID))
 	}
-	header, several := "WHEN (UTC)\tKIND\tWHAT\tWHO\tDETAIL", len(t.Charges) > 1
-	if several {
-		header = "WHEN (UTC)\tCHARGE\tKIND\tWHAT\tWHO\tDETAIL"
-	}
-	table(p, t.Entries, header, func(e audit.TimelineEntry) []any {
+	as := columns[audit.TimelineEntry]{"WHEN (UTC)\tKIND\tWHAT\tWHO\tDETAIL", func(e audit.TimelineEntry) []any {
 		what := e.What
 		if e.Version > 0 {
 			what = strconv.Itoa(e.Version) + " " + what
@@ -185,12 +168,14 @@ func printTimeline(p *printer, t audit.Timeline) {
 				e.Detail[name], _, _ = strings.Cut(holder, "/") // the process, without what makes its start unique
 			}
 		}
-		row := []any{e.At.UTC().Format("2006-01-02 15:04:05.000"), e.Kind, what, e.Who, e.Detail}
-		if several {
-			row = slices.Insert(row, 1, any(e.ChargeID))
-		}
-		return row
-	})
+		return []any{e.At.UTC().Format("2006-01-02 15:04:05.000"), e.Kind, what, e.Who, e.Detail}
+	}}
+	if one := as.row; len(t.Charges) > 1 {
+		as = columns[audit.TimelineEntry]{"WHEN (UTC)\tCHARGE\tKIND\tWHAT\tWHO\tDETAIL", func(e audit.TimelineEntry) []any {
+			return slices.Insert(one(e), 1, any(e.ChargeID))
+		}}
+	}
+	table(p, t.Entries, as)
 }
 
 type actionsCmd struct {
@@ -202,13 +187,7 @@ type actionsCmd struct {
 
 func (a actionsCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	actions, err := audit.ListActions(ctx, db, a.Merchant, a.Since, int(a.Limit))
-	if err = cmp.Or(err, a.require(ctx, db, len(actions))); err != nil {
-		return err
-	}
-	showList(c, actions, "WHEN\tWHO\tLOGIN\tACTION\tSUBJECT\tMERCHANT\tBEFORE\tAFTER", func(a audit.Action) []any {
-		return []any{
-			a.At, a.Actor, a.Login, a.Action, a.Subject, cmp.Or(a.Merchant, "-"), string(a.Before), string(a.After),
-		}
-	})
-	return nil
+	return showOwned(ctx, c, db, a.merchantFlag, actions, err, columns[audit.Action]{"WHEN\tWHO\tLOGIN\tACTION\tSUBJECT\tMERCHANT\tBEFORE\tAFTER", func(a audit.Action) []any {
+		return []any{a.At, a.Actor, a.Login, a.Action, a.Subject, cmp.Or(a.Merchant, "-"), string(a.Before), string(a.After)}
+	}})
 }

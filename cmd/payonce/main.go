@@ -92,8 +92,8 @@ func run(ctx context.Context, args []string, o postgres.Options) int {
 
 // environment is what every command that reads the database needs.
 type environment struct {
-	// Connection string of payonce's PostgreSQL database, as the owner of its tables. Every
-	// command reads it but demo and healthcheck.
+	// Connection string of payonce's PostgreSQL database, as the owner of its tables; for payonce
+	// console as a member of the role payonce_console. Every command reads it but demo and healthcheck.
 	DatabaseURL program.Secret `env:"DATABASE_URL,required,notEmpty"`
 	// Permits a database over a network without TLS that verifies the server.
 	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`

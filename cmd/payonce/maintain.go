@@ -24,10 +24,7 @@ func (migrateCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	if err != nil {
 		return err
 	}
-	end := c.progress("migrating")
-	err = migrations.Up(ctx, db.Pool().Config().ConnString())
-	end()
-	if err != nil {
+	if err := migrations.Up(ctx, db.Pool().Config().ConnString()); err != nil {
 		return err
 	}
 	applied := []string{}
@@ -96,7 +93,7 @@ func (p pauseCmd) set(ctx context.Context, c *console, db *postgres.DB, paused b
 	}
 	all, err := fulfillment.ListPauses(ctx, db)
 	if err == nil {
-		showList(c, all, "PAUSED\tMERCHANT", func(p fulfillment.Pause) []any { return []any{p.What, p.Merchant} })
+		showList(c, all, columns[fulfillment.Pause]{"PAUSED\tMERCHANT", func(p fulfillment.Pause) []any { return []any{p.What, p.Merchant} }})
 	}
 	return err
 }
@@ -132,9 +129,7 @@ type rebuildCmd struct{}
 
 // Run has replaced what it found.
 func (rebuildCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
-	end := c.progress("counting the ledger")
 	found, err := ledger.Recount(ctx, db)
-	end()
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -175,17 +174,12 @@ type stockListCmd struct{ merchantFlag }
 
 func (l stockListCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	stock, err := fulfillment.ListStock(ctx, db, l.Merchant, "")
-	if err = cmp.Or(err, l.require(ctx, db, len(stock))); err == nil {
-		showList(c, stock, stockHeader, stockRow)
-	}
-	return err
+	return showOwned(ctx, c, db, l.merchantFlag, stock, err, stockColumns)
 }
 
-const stockHeader = "MERCHANT\tSKU\tON HAND\tRESERVED\tAVAILABLE\tSOLD"
-
-func stockRow(s fulfillment.Stock) []any {
+var stockColumns = columns[fulfillment.Stock]{"MERCHANT\tSKU\tON HAND\tRESERVED\tAVAILABLE\tSOLD", func(s fulfillment.Stock) []any {
 	return []any{s.Merchant, s.SKU, s.OnHand, s.Reserved, s.Available, s.Sold}
-}
+}}
 
 type stockAddCmd struct {
 	Merchant string `required:"" placeholder:"ID" help:"The merchant whose article it is."`
@@ -232,7 +226,7 @@ func (a stockAddCmd) Run(ctx context.Context, c *console, db *postgres.DB) error
 	if len(changed) == 0 {
 		return fmt.Errorf("%s has no article %q: payonce stock list shows those there are, payonce seed --sku makes one", a.Merchant, a.SKU)
 	}
-	c.show(changed[0], func(p *printer) { table(p, changed, stockHeader, stockRow) })
+	c.show(changed[0], func(p *printer) { table(p, changed, stockColumns) })
 	return nil
 }
 

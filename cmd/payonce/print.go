@@ -14,8 +14,7 @@ import (
 type console struct {
 	stdout, stderr printer
 
-	json  bool // results are for programs
-	quiet bool // no progress
+	json bool // results are for programs
 }
 
 func newConsole(stdout, stderr io.Writer) *console {
@@ -31,34 +30,15 @@ func (c *console) show(v any, people func(p *printer)) {
 	people(&c.stdout)
 }
 
-// showList prints {"data": [...]} for programs, or a line for each item for people.
-func showList[T any](c *console, list []T, header string, row func(T) []any) {
-	c.show(map[string]any{"data": append([]T{}, list...)}, func(p *printer) { table(p, list, header, row) })
+// columns are how people see a list: words with tabs between them, and a cell for each.
+type columns[T any] struct {
+	header string
+	row    func(T) []any
 }
 
-const (
-	progressAfter    = 2 * time.Second
-	progressInterval = 10 * time.Second
-)
-
-// progress prints on stderr, after two seconds and then each ten, what a command does and for how
-// long, until end is called. Until then nothing else is printed there.
-func (c *console) progress(what string) (end func()) {
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for spent, next := time.Duration(0), progressAfter; ; next = progressInterval {
-			select {
-			case <-stop:
-				return
-			case <-time.After(next):
-			}
-			if spent += next; !c.quiet {
-				c.stderr.printf("%s, %s\n", what, spent)
-			}
-		}
-	}()
-	return func() { close(stop); <-stopped }
+// showList prints {"data": [...]} for programs, or a line for each item for people.
+func showList[T any](c *console, list []T, as columns[T]) {
+	c.show(map[string]any{"data": append([]T{}, list...)}, func(p *printer) { table(p, list, as) })
 }
 
 // printer prints on one stream. It keeps the first error, after which it prints nothing.
@@ -86,16 +66,13 @@ func (p *printer) json(v any) {
 	}
 }
 
-// table prints columns for people. A header is words with tabs between them; rows have a
-// cell for each.
-func table[T any](p *printer, list []T, header string, row func(T) []any) {
+// table prints a list for people.
+func table[T any](p *printer, list []T, as columns[T]) {
 	table := tabwriter.NewWriter(p, 0, 0, 2, ' ', 0)
-	if header != "" {
-		fmt.Fprintln(table, header)
-	}
+	fmt.Fprintln(table, as.header)
 	for _, item := range list {
 		var cells []string
-		for _, value := range row(item) {
+		for _, value := range as.row(item) {
 			cells = append(cells, cell(value))
 		}
 		fmt.Fprintln(table, strings.Join(cells, "\t"))

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
+
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
@@ -66,7 +68,7 @@ func TestRotate_readsALostAnswerAgain(t *testing.T) {
 			testdb.Must(t, seedWith(t, direct, merchants.NewWebhookSecret()))
 			cutter.Arm(side, 3)
 			var out strings.Builder
-			err := (&webhooksRotateCmd{Merchant: "acme", Overlap: time.Hour}).Run(t.Context(), newConsole(&out, io.Discard), db)
+			err := (&webhooksRotateCmd{Merchant: "acme", Overlap: model.Duration(time.Hour)}).Run(t.Context(), newConsole(&out, io.Discard), db)
 			if cutter.Cuts() != 1 || (err == nil) != (side == failpoint.After) {
 				t.Errorf("after %d cuts: %v", cutter.Cuts(), err)
 			}
