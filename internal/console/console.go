@@ -68,7 +68,7 @@ type Console struct {
 	labbed  laboratory
 }
 
-//go:embed assets
+//go:embed assets assets/lanes.svg
 var assets embed.FS
 
 const maxForm = 16 << 10
