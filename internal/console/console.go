@@ -29,7 +29,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	"github.com/bojanz/currency"
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -63,7 +62,6 @@ type Console struct {
 	viewed  chan struct{}        // holds one value after a page was read
 	audited atomic.Pointer[audited]
 
-	acting  sync.Mutex // while an action of the lab is in flight
 	labbing sync.Mutex // of labbed
 	labbed  laboratory
 }
@@ -195,28 +193,13 @@ func (c *Console) guard(next http.Handler) http.Handler {
 		} {
 			w.Header().Set(name, value)
 		}
-		if !program.Local(hostOf(r)) {
+		if !program.Local(strings.ToLower(r.Host)) { // the name that the browser asked for
 			http.Error(w, "The console answers under localhost and loopback addresses alone: forward its port.", http.StatusMisdirectedRequest)
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-		err := r.ParseForm()
-		if text := r.URL.Path + fmt.Sprint(r.Form); err != nil || !utf8.ValidString(text) || strings.ContainsRune(text, 0) { // which the database cannot hold
-			c.refuse(w, r, problem{http.StatusBadRequest, "The request holds bytes that are no text."})
-			return
-		}
 		sites.Handler(next).ServeHTTP(w, r)
 	})
-}
-
-// hostOf is the host that a browser asked for, in lower case and without its port. A page of another
-// site whose name leads here has its own host.
-func hostOf(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.Host)
-	if err != nil {
-		host = r.Host
-	}
-	return strings.ToLower(strings.Trim(host, "[]"))
 }
 
 // problem is an error that a page shows.
@@ -237,7 +220,8 @@ var (
 // stored, so it goes to the log alone.
 func (c *Console) problemOf(err error) problem {
 	var p problem
-	var pg *pgconn.PgError
+	pg := &pgconn.PgError{}
+	errors.As(err, &pg)
 	switch {
 	case errors.As(err, &p):
 		return p
@@ -245,7 +229,9 @@ func (c *Console) problemOf(err error) problem {
 		return problem{http.StatusNotFound, "No charge, refund or idempotency key has this name."}
 	case errors.Is(err, inbox.ErrNoMessage):
 		return problem{http.StatusNotFound, "There is no such message."}
-	case errors.As(err, &pg) && pg.Code == "57014":
+	case pg.Code == "22021": // character_not_in_repertoire
+		return problem{http.StatusBadRequest, "The request holds bytes that are no text."}
+	case pg.Code == "57014": // query_canceled
 		return problem{http.StatusGatewayTimeout, "The database took too long to answer. Search by an exact name."}
 	}
 	c.Log.Warn("a page of the console failed", "error", err)
