@@ -156,27 +156,13 @@ func TestRun_reportsEachViolation(t *testing.T) {
 	}
 }
 
-// streams makes n streams of so many events, none of which can be read; the last
-// stream has 2,500 events and a gap.
-const streams = `
-insert into ledger_events
-       (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-select gen_random_uuid(), 'ch_' || lpad(n::text, 4, '0'), v, 'none', 1, 'acme', '{}', '{}', now()
-  from generate_series(1, 700) n,
-       generate_series(1, 3) v;
-insert into ledger_events
-       (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-select gen_random_uuid(), 'ch_long', v, 'none', 1, 'acme', '{}', '{}', now()
-  from generate_series(1, 2501) v
- where v <> 2000`
-
 // TestRun_readsTheLedgerByPages checks each stream once, also those behind the first page, and a long one.
 func TestRun_readsTheLedgerByPages(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.run("breakable")
 	was := named(t, f.audit(), "streams are legal")
-	f.exec(streams)
+	f.run("many streams")
 	if is := named(t, f.audit(), "streams are legal"); is.Checked != was.Checked+701 || is.Violated != 701 || len(is.Examples) != 5 {
 		t.Errorf("%+v, was %+v; want 701 streams more and violated", is, was)
 	}
@@ -196,12 +182,7 @@ insert into ledger_events (event_id, stream_id, version, type, schema_version, m
 values (gen_random_uuid(), 'ch_%d_%d', 1, '%s', 1, 'acme', '%s', '{}', now())`, i, j, kind.Name, data))
 		}
 	}
-	f.exec(`
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-select gen_random_uuid(), 'ch_', v, 'charge.cancel_requested.v1', 1, 'acme', jsonb_build_object('x', repeat('x', 1048000)), '{}', now()
-  from generate_series(1, 17) v;
-insert into idempotency_keys (scope, operation, key, fingerprint, status_code, headers, body, expires_at)
-values ('acme', 'POST /v1/charges', 'long', '', 202, jsonb_build_object('Location', jsonb_build_array(repeat('x', 9999))), convert_to(repeat('x', 1000000), 'UTF8'), now())`)
+	f.run("too long")
 	report := f.audit()
 	for _, name := range []string{"streams are legal", "one outcome per charge, and one capture if it succeeded", "an answer names what it accepted"} {
 		c := named(t, report, name)
