@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -51,14 +52,14 @@ func (a auditCmd) Run(ctx context.Context, c *console, db *postgres.DB, client *
 	before.MarkSuperseded(results)
 	unfinished := a.reconcile(ctx, c, db, client, &report, results)
 	if err := db.Commit(ctx, results); err != nil { // a copy may refuse writes, and the report is still wanted
-		c.stderr.printf("not kept: the result, which the metrics should show: %v\n", err)
+		c.remark("not kept: the result, which the metrics should show: %v\n", err)
 	}
 	if unfinished != nil && c.json {
 		return unfinished // a program must not take half a report for one that found nothing
 	}
-	c.show(report, func(p *printer) {
+	c.show(report, func(p io.Writer) {
 		if !a.Quiet {
-			p.printf("The workers had audited what was recorded before %s, and found %d violations since the audit before this one.\n\n",
+			fmt.Fprintf(p, "The workers had audited what was recorded before %s, and found %d violations since the audit before this one.\n\n",
 				before.Until.UTC().Format(time.RFC3339), before.New)
 			table(p, report.Checks, columns[audit.Check]{"CHECK\tCHECKED\tVIOLATED\tRESULT", func(c audit.Check) []any {
 				return []any{c.Name, c.Checked, c.Violated, map[bool]string{true: "ok", false: "VIOLATED"}[c.Violated == 0]}
@@ -66,10 +67,10 @@ func (a auditCmd) Run(ctx context.Context, c *console, db *postgres.DB, client *
 		}
 		for _, c := range report.Checks {
 			for _, example := range c.Examples {
-				p.printf("%s: %s\n", c.Name, oneLine(example))
+				fmt.Fprintf(p, "%s: %s\n", c.Name, oneLine(example))
 			}
 			if more := c.Violated - int64(len(c.Examples)); more > 0 {
-				p.printf("%s: and %d more of %d\n", c.Name, more, c.Checked)
+				fmt.Fprintf(p, "%s: and %d more of %d\n", c.Name, more, c.Checked)
 			}
 		}
 	})
@@ -88,7 +89,7 @@ func (a auditCmd) reconcile(ctx context.Context, c *console, db *postgres.DB, cl
 	case client == nil && a.Repair:
 		return errors.New("--repair reads the provider, and STRIPE_SECRET_KEY is not set")
 	case client == nil:
-		c.stderr.printf("not run: the reconciliation with the provider, for STRIPE_SECRET_KEY is not set\n")
+		c.remark("not run: the reconciliation with the provider, for STRIPE_SECRET_KEY is not set\n")
 		return nil
 	}
 	account, err := client.Account(ctx)
@@ -127,7 +128,7 @@ func reread(ctx context.Context, c *console, db *postgres.DB, charges []string) 
 			return fmt.Errorf("queue the reads of charge %s: %w", id, err)
 		}
 	}
-	c.stderr.printf("the workers will read the refunds and disputes of %d charges from the provider\n", len(charges))
+	c.remark("the workers will read the refunds and disputes of %d charges from the provider\n", len(charges))
 	return nil
 }
 
@@ -149,14 +150,14 @@ func (t timelineCmd) Run(ctx context.Context, c *console, db *postgres.DB, clien
 	if client != nil {
 		silent = timeline.AddHeld(ctx, client)
 	}
-	c.show(timeline, func(p *printer) { printTimeline(p, timeline) })
+	c.show(timeline, func(p io.Writer) { printTimeline(p, timeline) })
 	return silent
 }
 
 // printTimeline prints the charges, then a line for each entry.
-func printTimeline(p *printer, t audit.Timeline) {
+func printTimeline(p io.Writer, t audit.Timeline) {
 	for _, c := range t.Charges {
-		p.printf("%s  %s  %d %s  merchant %s  order %s\n", c.ID, cmp.Or(string(c.Status), "not readable"), c.Amount, c.Currency, c.MerchantID, oneLine(c.OrderID))
+		fmt.Fprintf(p, "%s  %s  %d %s  merchant %s  order %s\n", c.ID, cmp.Or(string(c.Status), "not readable"), c.Amount, c.Currency, c.MerchantID, oneLine(c.OrderID))
 	}
 	as := columns[audit.TimelineEntry]{"WHEN (UTC)\tKIND\tWHAT\tWHO\tDETAIL", func(e audit.TimelineEntry) []any {
 		what := e.What

@@ -83,7 +83,8 @@ func (s inboxShowCmd) Run(ctx context.Context, c *console, db *postgres.DB) erro
 	if json.Valid(e.Payload) {
 		m.Payload = json.RawMessage(e.Payload)
 	}
-	c.stdout.json(m) // for people too: what others wrote is escaped
+	c.json = true // for people too: what others wrote is escaped
+	c.show(m, nil)
 	return nil
 }
 
@@ -156,7 +157,7 @@ func (r inboxRetryCmd) decide(
 		}
 	}
 	showList(c, decided, messageColumns)
-	c.stderr.printf("%d of %d dead letters are decided on\n", len(decided), len(numbers))
+	c.remark("%d of %d dead letters are decided on\n", len(decided), len(numbers))
 	return errors.Join(refused...)
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -117,13 +118,13 @@ func checkStored(ctx context.Context, db *postgres.DB, merchant, key string, sco
 
 // showKey prints a key that was made alone on stdout, and what it is for on stderr.
 func showKey(c *console, k createdKey) {
-	c.show(k, func(p *printer) {
+	c.show(k, func(p io.Writer) {
 		if k.Whole == "" {
 			return
 		}
-		c.stderr.printf("%s, a key of %s for %s, expires %s; it is shown this once and kept nowhere\n",
+		c.remark("%s, a key of %s for %s, expires %s; it is shown this once and kept nowhere\n",
 			k.Prefix, k.Merchant, scopesOf(k.Key), cell(k.ExpiresAt))
-		p.printf("%s\n", k.Whole)
+		fmt.Fprintf(p, "%s\n", k.Whole)
 	})
 }
 
@@ -160,7 +161,7 @@ func (k revokeKeyCmd) Run(ctx context.Context, c *console, db *postgres.DB) erro
 	case len(keys) == 0:
 		return errors.New("no key is named so: payonce keys list shows the prefixes")
 	case len(keys) > 1 && !k.All:
-		table(&c.stderr, keys, keyColumns)
+		table(c.stderr, keys, keyColumns)
 		return fmt.Errorf("%d keys may be meant: give the whole key, --merchant or --all", len(keys))
 	}
 	b := &pgx.Batch{}

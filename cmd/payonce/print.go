@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,23 +14,27 @@ import (
 
 // console is what a command prints on: results on stdout, remarks on stderr.
 type console struct {
-	stdout, stderr printer
+	stdout, stderr io.Writer
 
-	json bool // results are for programs
-}
-
-func newConsole(stdout, stderr io.Writer) *console {
-	return &console{stdout: printer{w: stdout}, stderr: printer{w: stderr}}
+	json bool  // results are for programs
+	err  error // of the result that was printed
 }
 
 // show prints a result: as JSON for programs, or as people prints it.
-func (c *console) show(v any, people func(p *printer)) {
+func (c *console) show(v any, people func(p io.Writer)) {
+	p := bufio.NewWriter(c.stdout)
 	if c.json {
-		c.stdout.json(v)
-		return
+		encoder := json.NewEncoder(p)
+		encoder.SetEscapeHTML(false)
+		encoder.SetIndent("", "  ")
+		c.err = encoder.Encode(v)
+	} else {
+		people(p)
 	}
-	people(&c.stdout)
+	c.err = cmp.Or(c.err, p.Flush())
 }
+
+func (c *console) remark(format string, args ...any) { fmt.Fprintf(c.stderr, format, args...) }
 
 // columns are how people see a list: words with tabs between them, and a cell for each.
 type columns[T any] struct {
@@ -38,36 +44,11 @@ type columns[T any] struct {
 
 // showList prints {"data": [...]} for programs, or a line for each item for people.
 func showList[T any](c *console, list []T, as columns[T]) {
-	c.show(map[string]any{"data": append([]T{}, list...)}, func(p *printer) { table(p, list, as) })
-}
-
-// printer prints on one stream. It keeps the first error, after which it prints nothing.
-type printer struct {
-	w   io.Writer
-	err error
-}
-
-func (p *printer) Write(text []byte) (n int, err error) {
-	if p.err == nil {
-		n, p.err = p.w.Write(text)
-	}
-	return n, p.err
-}
-
-func (p *printer) printf(format string, args ...any) { fmt.Fprintf(p, format, args...) }
-
-// json prints for programs.
-func (p *printer) json(v any) {
-	encoder := json.NewEncoder(p)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(v); err != nil {
-		p.err = err
-	}
+	c.show(map[string]any{"data": append([]T{}, list...)}, func(p io.Writer) { table(p, list, as) })
 }
 
 // table prints a list for people.
-func table[T any](p *printer, list []T, as columns[T]) {
+func table[T any](p io.Writer, list []T, as columns[T]) {
 	table := tabwriter.NewWriter(p, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, as.header)
 	for _, item := range list {
@@ -77,7 +58,7 @@ func table[T any](p *printer, list []T, as columns[T]) {
 		}
 		fmt.Fprintln(table, strings.Join(cells, "\t"))
 	}
-	_ = table.Flush() // the printer has the error
+	_ = table.Flush() // what it prints on keeps the error
 }
 
 func cell(value any) string {

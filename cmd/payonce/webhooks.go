@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -107,14 +108,14 @@ func (r *webhooksRotateCmd) Run(ctx context.Context, c *console, db *postgres.DB
 	if failed != nil && !stored {
 		return fmt.Errorf("rotate the webhook secret of %s (payonce actions tells whether it was stored): %w", r.Merchant, failed)
 	}
-	c.show(rotated{Whole: made, Data: secrets}, func(p *printer) {
+	c.show(rotated{Whole: made, Data: secrets}, func(p io.Writer) {
 		// No secret is shown, nor where an endpoint has its token.
-		table(&c.stderr, secrets, columns[merchants.Secret]{"MERCHANT\tENDPOINT\tFINGERPRINT\tSIGNS\tCREATED\tENDS\tBY", func(s merchants.Secret) []any {
+		table(c.stderr, secrets, columns[merchants.Secret]{"MERCHANT\tENDPOINT\tFINGERPRINT\tSIGNS\tCREATED\tENDS\tBY", func(s merchants.Secret) []any {
 			return []any{s.Merchant, s.Origin, s.Fingerprint, map[bool]string{true: "yes", false: "no"}[s.Valid], s.CreatedAt, s.EndsAt, s.CreatedBy}
 		}})
 		if made != "" {
-			c.stderr.printf("the new secret is shown this once; no command shows it again\n")
-			p.printf("%s\n", made)
+			c.remark("the new secret is shown this once; no command shows it again\n")
+			fmt.Fprintf(p, "%s\n", made)
 		}
 	})
 	return err // of the list: a secret that was made is printed without it too
@@ -180,7 +181,7 @@ func (r webhooksResendCmd) Run(ctx context.Context, c *console, db *postgres.DB)
 		resends = append(resends, one)
 	}
 	for _, text := range refused {
-		c.stderr.printf("left out: %s\n", text)
+		c.remark("left out: %s\n", text)
 	}
 	showList(c, resends, columns[resend]{"WEBHOOK\tCHARGE\tEVENT\tRESEND", func(r resend) []any { // what was recorded before a failure too
 		return []any{r.Type, r.ChargeID, r.EventID, r.ResendID}
