@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/audit/provider"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/upkeep"
@@ -27,9 +27,7 @@ type auditCmd struct {
 	Repair     bool `xor:"provider" help:"Let the workers read from the provider what it lists of refunds and disputes and the ledger has otherwise, as the provider's events that were lost would have done."`
 }
 
-// AfterApply leaves out progress where cron mails what is printed.
-func (a auditCmd) AfterApply(cli *commands, c *console) error {
-	c.quiet = a.Quiet
+func (a auditCmd) AfterApply(cli *commands) error {
 	if a.Quiet && cli.JSON {
 		return errors.New("--quiet or --json, but not both")
 	}
@@ -45,9 +43,7 @@ func (a auditCmd) Run(ctx context.Context, c *console, db *postgres.DB, client *
 	if err != nil {
 		return err
 	}
-	end := c.progress("auditing")
 	report, err := audit.Run(ctx, db)
-	end()
 	if err != nil {
 		return err
 	}
@@ -56,20 +52,27 @@ func (a auditCmd) Run(ctx context.Context, c *console, db *postgres.DB, client *
 	before.MarkSuperseded(results)
 	unfinished := a.reconcile(ctx, c, db, client, &report, results)
 	if err := db.Commit(ctx, results); err != nil { // a copy may refuse writes, and the report is still wanted
-		c.stderr.printf("not kept: the result, which the metrics should show: %v\n", err)
+		c.remark("not kept: the result, which the metrics should show: %v\n", err)
 	}
 	if unfinished != nil && c.json {
 		return unfinished // a program must not take half a report for one that found nothing
 	}
-	c.show(report, func(p *printer) {
+	c.show(report, func(p io.Writer) {
 		if !a.Quiet {
-			p.printf("The workers had audited what was recorded before %s, and found %d violations since the audit before this one.\n\n",
+			fmt.Fprintf(p, "The workers had audited what was recorded before %s, and found %d violations since the audit before this one.\n\n",
 				before.Until.UTC().Format(time.RFC3339), before.New)
-			table(p, report.Checks, "CHECK\tCHECKED\tVIOLATED\tRESULT", func(c audit.Check) []any {
+			table(p, report.Checks, columns[audit.Check]{"CHECK\tCHECKED\tVIOLATED\tRESULT", func(c audit.Check) []any {
 				return []any{c.Name, c.Checked, c.Violated, map[bool]string{true: "ok", false: "VIOLATED"}[c.Violated == 0]}
-			})
+			}})
 		}
-		printViolations(p, report)
+		for _, c := range report.Checks {
+			for _, example := range c.Examples {
+				fmt.Fprintf(p, "%s: %s\n", c.Name, oneLine(example))
+			}
+			if more := c.Violated - int64(len(c.Examples)); more > 0 {
+				fmt.Fprintf(p, "%s: and %d more of %d\n", c.Name, more, c.Checked)
+			}
+		}
 	})
 	if unfinished == nil && !report.OK {
 		return errFound
@@ -86,7 +89,7 @@ func (a auditCmd) reconcile(ctx context.Context, c *console, db *postgres.DB, cl
 	case client == nil && a.Repair:
 		return errors.New("--repair reads the provider, and STRIPE_SECRET_KEY is not set")
 	case client == nil:
-		c.stderr.printf("not run: the reconciliation with the provider, for STRIPE_SECRET_KEY is not set\n")
+		c.remark("not run: the reconciliation with the provider, for STRIPE_SECRET_KEY is not set\n")
 		return nil
 	}
 	account, err := client.Account(ctx)
@@ -96,9 +99,7 @@ func (a auditCmd) reconcile(ctx context.Context, c *console, db *postgres.DB, cl
 	if err != nil {
 		return err
 	}
-	end := c.progress("reconciling with the provider's lists")
-	checks, missed, err := audit.Reconcile(ctx, db, provider.Lists(ctx, client))
-	end()
+	checks, missed, err := audit.Reconcile(ctx, db, audit.Lists(ctx, client))
 	if err != nil {
 		return err
 	}
@@ -108,20 +109,6 @@ func (a auditCmd) reconcile(ctx context.Context, c *console, db *postgres.DB, cl
 		return reread(ctx, c, db, missed)
 	}
 	return nil
-}
-
-// printViolations prints a line per violation. A report holds but the first few
-// of a check; how many more there are is a line too.
-func printViolations(p *printer, report audit.Report) {
-	for _, c := range report.Checks {
-		lines := c.Examples
-		if more := c.Violated - int64(len(lines)); more > 0 {
-			lines = append(slices.Clone(lines), fmt.Sprintf("and %d more of %d", more, c.Checked))
-		}
-		for _, line := range lines {
-			p.printf("%s: %s\n", c.Name, oneLine(line))
-		}
-	}
 }
 
 // reread lets the workers read the refunds and disputes of charges from the provider.
@@ -141,7 +128,7 @@ func reread(ctx context.Context, c *console, db *postgres.DB, charges []string) 
 			return fmt.Errorf("queue the reads of charge %s: %w", id, err)
 		}
 	}
-	c.stderr.printf("the workers will read the refunds and disputes of %d charges from the provider\n", len(charges))
+	c.remark("the workers will read the refunds and disputes of %d charges from the provider\n", len(charges))
 	return nil
 }
 
@@ -161,22 +148,18 @@ func (t timelineCmd) Run(ctx context.Context, c *console, db *postgres.DB, clien
 	}
 	var silent error
 	if client != nil {
-		silent = provider.AddHeld(ctx, client, &timeline)
+		silent = timeline.AddHeld(ctx, client)
 	}
-	c.show(timeline, func(p *printer) { printTimeline(p, timeline) })
+	c.show(timeline, func(p io.Writer) { printTimeline(p, timeline) })
 	return silent
 }
 
 // printTimeline prints the charges, then a line for each entry.
-func printTimeline(p *printer, t audit.Timeline) {
+func printTimeline(p io.Writer, t audit.Timeline) {
 	for _, c := range t.Charges {
-		p.printf("%s  %s  %d %s  merchant %s  order %s\n", c.ID, cmp.Or(string(c.Status), "not readable"), c.Amount, c.Currency, c.MerchantID, oneLine(c.OrderID))
+		fmt.Fprintf(p, "%s  %s  %d %s  merchant %s  order %s\n", c.ID, cmp.Or(string(c.Status), "not readable"), c.Amount, c.Currency, c.MerchantID, oneLine(c.OrderID))
 	}
-	header, several := "WHEN (UTC)\tKIND\tWHAT\tWHO\tDETAIL", len(t.Charges) > 1
-	if several {
-		header = "WHEN (UTC)\tCHARGE\tKIND\tWHAT\tWHO\tDETAIL"
-	}
-	table(p, t.Entries, header, func(e audit.TimelineEntry) []any {
+	as := columns[audit.TimelineEntry]{"WHEN (UTC)\tKIND\tWHAT\tWHO\tDETAIL", func(e audit.TimelineEntry) []any {
 		what := e.What
 		if e.Version > 0 {
 			what = strconv.Itoa(e.Version) + " " + what
@@ -186,12 +169,14 @@ func printTimeline(p *printer, t audit.Timeline) {
 				e.Detail[name], _, _ = strings.Cut(holder, "/") // the process, without what makes its start unique
 			}
 		}
-		row := []any{e.At.UTC().Format("2006-01-02 15:04:05.000"), e.Kind, what, e.Who, e.Detail}
-		if several {
-			row = slices.Insert(row, 1, any(e.ChargeID))
-		}
-		return row
-	})
+		return []any{e.At.UTC().Format("2006-01-02 15:04:05.000"), e.Kind, what, e.Who, e.Detail}
+	}}
+	if one := as.row; len(t.Charges) > 1 {
+		as = columns[audit.TimelineEntry]{"WHEN (UTC)\tCHARGE\tKIND\tWHAT\tWHO\tDETAIL", func(e audit.TimelineEntry) []any {
+			return slices.Insert(one(e), 1, any(e.ChargeID))
+		}}
+	}
+	table(p, t.Entries, as)
 }
 
 type actionsCmd struct {
@@ -203,13 +188,7 @@ type actionsCmd struct {
 
 func (a actionsCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	actions, err := audit.ListActions(ctx, db, a.Merchant, a.Since, int(a.Limit))
-	if err = cmp.Or(err, a.require(ctx, db, len(actions))); err != nil {
-		return err
-	}
-	showList(c, actions, "WHEN\tWHO\tLOGIN\tACTION\tSUBJECT\tMERCHANT\tBEFORE\tAFTER", func(a audit.Action) []any {
-		return []any{
-			a.At, a.Actor, a.Login, a.Action, a.Subject, cmp.Or(a.Merchant, "-"), string(a.Before), string(a.After),
-		}
-	})
-	return nil
+	return showOwned(ctx, c, db, a.merchantFlag, actions, err, columns[audit.Action]{"WHEN\tWHO\tLOGIN\tACTION\tSUBJECT\tMERCHANT\tBEFORE\tAFTER", func(a audit.Action) []any {
+		return []any{a.At, a.Actor, a.Login, a.Action, a.Subject, cmp.Or(a.Merchant, "-"), string(a.Before), string(a.After)}
+	}})
 }

@@ -83,16 +83,12 @@ type consoleCmd struct{}
 
 // consoleSettings are the environment of payonce console.
 type consoleSettings struct {
-	// For payonce console: connection string of payonce's PostgreSQL database. The user acts as the
-	// role payonce_console, so it must be a member of it.
-	DatabaseURL program.Secret `env:"DATABASE_URL,required,notEmpty"`
+	environment
+	web.Settings
+
 	// For payonce console: permits a database user that is a superuser, owns the tables or may act
 	// as another role than payonce_console.
 	AllowPrivilegedDatabaseUser bool `env:"ALLOW_PRIVILEGED_DATABASE_USER"`
-	// For payonce console: permits a database over a network without TLS that verifies the server.
-	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
-
-	web.Settings
 }
 
 // Run serves the console until ctx ends.

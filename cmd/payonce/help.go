@@ -14,9 +14,10 @@ import (
 func newParser(cli *commands, options ...kong.Option) *kong.Kong {
 	return kong.Must(cli, append(options,
 		kong.Name("payonce"),
-		kong.Description("An event-sourced payment service in which every charge takes effect exactly once."),
+		kong.Description("An event-sourced payment service in which every charge takes effect exactly once. "+
+			"Exit codes: 0 done, 1 failed or found something, 2 wrong command line."),
 		kong.Vars{"version": program.Version("payonce")},
-		kong.Help(printHelp),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.PostBuild(func(k *kong.Kong) error {
 			for _, leaf := range k.Model.Leaves(true) {
 				leaf.Detail = "Example:\n\n    payonce " + leaf.Tag.Get("example")
@@ -25,61 +26,23 @@ func newParser(cli *commands, options ...kong.Option) *kong.Kong {
 		}))...)
 }
 
-// printHelp prints what kong knows of one command, and one screen of all: of each an example, and
-// the first sentence of its help.
-func printHelp(options kong.HelpOptions, parsed *kong.Context) error {
-	if parsed.Selected() != nil {
-		return kong.DefaultHelpPrinter(options, parsed)
-	}
-	p := printer{w: parsed.Stdout}
-	p.printf("payonce: %s\n\n", parsed.Model.Help)
-	p.printf("Each line is an example, without \"payonce\". COMMAND --help explains a command and its flags, --version\n" +
-		"prints the version. With --json a command prints its result for programs. Exit codes: 0 done, 1 failed or\n" +
-		"found something, 2 wrong command line.\n")
-	leaves := parsed.Model.Leaves(true)
-	widest := slices.MaxFunc(leaves, func(a, b *kong.Node) int {
-		return len(a.Tag.Get("example")) - len(b.Tag.Get("example"))
-	})
-	group := ""
-	for _, leaf := range leaves {
-		if g := leaf.ClosestGroup().Key; g != group {
-			group = g
-			p.printf("\n%s\n", g)
-		}
-		summary, _, _ := strings.Cut(leaf.Help, ". ")
-		p.printf("  %-*s  %s\n", len(widest.Tag.Get("example")), leaf.Tag.Get("example"), strings.TrimSuffix(summary, "."))
-	}
-	return p.err
-}
-
-// gone is a command, or a flag of one, that earlier versions had.
-type gone struct{ line, instead string }
-
-// goneCommands says what took the place of each.
-func goneCommands() []gone {
-	return []gone{
-		{"adopt", "payonce audit names a capture without a charge: refund it at the provider"},
-		{"completion", "payonce --help lists the commands and their flags"},
-		{"export", `the view ledger_export has the postings, for psql's \copy`},
-		{"plan", "a program refuses to start on a database that lacks a migration, and messages of a type that a worker does not know wait for a newer one"},
-		{"inbox discard --dry-run", "payonce inbox list takes the same flags"},
-		{"inbox discard --limit-per-second", "a message that is discarded costs no other program anything"},
-		{"inbox retry --dry-run", "payonce inbox list takes the same flags"},
-		{"inbox retry --limit-per-second", "the handler slots of the workers bound how many retried messages run at a time"},
-		{"keys create --addresses", "let the proxy in front of the api refuse addresses"},
-		{"keys rotate", "payonce keys create makes the new key, and payonce keys revoke --in 24h ends the old one"},
-		{"outbox repair --as-copy", "make a database for tests with payonce migrate and payonce seed"},
-		{"outbox repair --since", "payonce audit names captures without a charge, whenever they were made"},
-		{"stock set", "payonce stock add takes the difference, below zero too"},
-		{"stock show", "payonce stock list shows the articles, and payonce actions who changed them"},
-		{"timeline --svg", "payonce console draws the timeline"},
-		{"webhooks list", "payonce actions lists the rotations of secrets, and payonce webhooks rotate shows which sign"},
-	}
+// goneCommands are commands, and flags of some, that earlier versions had, and what took the place of each.
+var goneCommands = []struct{ line, instead string }{
+	{"adopt", "payonce audit names a capture without a charge: refund it at the provider"},
+	{"completion", "payonce --help lists the commands and their flags"},
+	{"export", `the view ledger_export has the postings, for psql's \copy`},
+	{"plan", "a program refuses to start on a database that lacks a migration, and messages of a type that a worker does not know wait for a newer one"},
+	{"keys rotate", "payonce keys create makes the new key, and payonce keys revoke --in 24h ends the old one"},
+	{"outbox repair --as-copy", "make a database for tests with payonce migrate and payonce seed"},
+	{"outbox repair --since", "payonce audit names captures without a charge, whenever they were made"},
+	{"stock set", "payonce stock add takes the difference, below zero too"},
+	{"stock show", "payonce stock list shows the articles, and payonce actions who changed them"},
+	{"webhooks list", "payonce actions lists the rotations of secrets, and payonce webhooks rotate shows which sign"},
 }
 
 // refuseGone returns the sentence about a command line that names a command that is gone, or nil.
 func refuseGone(args []string) error {
-	for _, g := range goneCommands() {
+	for _, g := range goneCommands {
 		command, flag, _ := strings.Cut(g.line, " --")
 		words := strings.Fields(command)
 		named := slices.ContainsFunc(args, func(arg string) bool { return arg == "--"+flag || strings.HasPrefix(arg, "--"+flag+"=") })

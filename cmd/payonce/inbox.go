@@ -48,24 +48,18 @@ type inboxListCmd struct {
 func (l inboxListCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	entries, err := l.list(ctx, db, inbox.Status(l.Status), l.Limit)
 	if err == nil {
-		showMessages(c, entries)
+		showList(c, entries, messageColumns)
 	}
 	return err
 }
 
-func showMessages(c *console, entries []inbox.Entry) {
-	const header = "ID\tRECEIVED (UTC)\tRECEIVER\tCHARGE\tTYPE\tATTEMPTS\tWAITS\tDEATHS\tBEHIND\tREASON"
-	showList(c, entries, header, func(e inbox.Entry) []any {
-		reason := e.LastError
-		if e.DecidedBy != "" {
-			reason = fmt.Sprintf("%s by %s: %s", e.Status, e.DecidedBy, reason)
-		}
-		return []any{
-			e.Number, e.ReceivedAt.Format(time.DateTime), e.Receiver, e.OrderingKey, e.Type,
-			e.Attempts, e.Waits, e.Deaths, e.Behind, reason,
-		}
-	})
-}
+var messageColumns = columns[inbox.Entry]{"ID\tRECEIVED (UTC)\tRECEIVER\tCHARGE\tTYPE\tATTEMPTS\tWAITS\tDEATHS\tBEHIND\tREASON", func(e inbox.Entry) []any {
+	reason := e.LastError
+	if e.DecidedBy != "" {
+		reason = fmt.Sprintf("%s by %s: %s", e.Status, e.DecidedBy, reason)
+	}
+	return []any{e.Number, e.ReceivedAt.Format(time.DateTime), e.Receiver, e.OrderingKey, e.Type, e.Attempts, e.Waits, e.Deaths, e.Behind, reason}
+}}
 
 type inboxShowCmd struct {
 	ID int64 `arg:"" help:"The message, by its number in the list."`
@@ -89,7 +83,8 @@ func (s inboxShowCmd) Run(ctx context.Context, c *console, db *postgres.DB) erro
 	if json.Valid(e.Payload) {
 		m.Payload = json.RawMessage(e.Payload)
 	}
-	c.stdout.json(m) // for people too: what others wrote is escaped
+	c.json = true // for people too: what others wrote is escaped
+	c.show(m, nil)
 	return nil
 }
 
@@ -144,7 +139,6 @@ func (r inboxRetryCmd) decide(
 			numbers = append(numbers, e.Number)
 		}
 	}
-	end := c.progress("deciding on dead letters")
 	var decided []inbox.Entry
 	var refused []error
 	for _, number := range numbers {
@@ -162,9 +156,8 @@ func (r inboxRetryCmd) decide(
 			break
 		}
 	}
-	end()
-	showMessages(c, decided)
-	c.stderr.printf("%d of %d dead letters are decided on\n", len(decided), len(numbers))
+	showList(c, decided, messageColumns)
+	c.remark("%d of %d dead letters are decided on\n", len(decided), len(numbers))
 	return errors.Join(refused...)
 }
 

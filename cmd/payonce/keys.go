@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -28,14 +29,16 @@ type merchantFlag struct {
 	Merchant string `placeholder:"ID" help:"Only what belongs to this merchant."`
 }
 
-// require refuses a merchant that there is not, of whom a command has found nothing.
-func (m merchantFlag) require(ctx context.Context, db *postgres.DB, found int) error {
-	if found > 0 || m.Merchant == "" {
-		return nil
+// showOwned prints what a command has found of a merchant, or of everyone, unless there is no such merchant.
+func showOwned[T any](ctx context.Context, c *console, db *postgres.DB, m merchantFlag, found []T, err error, as columns[T]) error {
+	if err == nil && len(found) == 0 && m.Merchant != "" {
+		var exists bool
+		if exists, err = merchants.Exists(ctx, db, m.Merchant); err == nil && !exists {
+			err = unknownMerchant(m.Merchant)
+		}
 	}
-	exists, err := merchants.Exists(ctx, db, m.Merchant)
-	if err == nil && !exists {
-		err = unknownMerchant(m.Merchant)
+	if err == nil {
+		showList(c, found, as)
 	}
 	return err
 }
@@ -49,12 +52,13 @@ type createKeyCmd struct {
 	Scopes   []string        `required:"" help:"Scopes of the key, separated by commas: charges:write, charges:read, refunds:write."`
 	Expires  *model.Duration `placeholder:"30d" help:"Time until the key expires. Without it the key does not expire."`
 	APIKey   string          `placeholder:"sk_test_…" help:"A test key. Without it a live key is generated."`
+
+	scopes []merchants.Scope
 }
 
 const (
-	testKey      = "sk_test_"
-	shortestKey  = len("sk_test_demo")
-	shortestLife = time.Second
+	testKey     = "sk_test_"
+	shortestKey = len("sk_test_demo")
 )
 
 // checkGiven refuses an API key that an operator may not choose, without showing it.
@@ -65,11 +69,8 @@ func checkGiven(key string) error {
 	return nil
 }
 
-func (k createKeyCmd) AfterApply() error {
-	if k.Expires != nil && time.Duration(*k.Expires) < shortestLife {
-		return fmt.Errorf("--expires is %s: give a life of at least %s, or leave it out", time.Duration(*k.Expires), shortestLife)
-	}
-	if _, err := merchants.ParseScopes(k.Scopes); err != nil {
+func (k *createKeyCmd) AfterApply() (err error) {
+	if k.scopes, err = merchants.ParseScopes(k.Scopes); err != nil {
 		return fmt.Errorf("--scopes: %w", err)
 	}
 	return checkGiven(k.APIKey)
@@ -85,21 +86,17 @@ type createdKey struct {
 //
 // If we die here: after the commit and before the key is printed there is a key that no
 // client has. It is listed and can be revoked.
-func (k createKeyCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
-	scopes, err := merchants.ParseScopes(k.Scopes)
-	if err != nil {
-		return err
-	}
+func (k *createKeyCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	key, b := cmp.Or(k.APIKey, merchants.NewKey()), &pgx.Batch{}
-	merchants.IssueKey(b, key, merchants.Grant{Merchant: k.Merchant, Scopes: scopes, Life: (*time.Duration)(k.Expires)})
-	err = db.Commit(ctx, b)
+	merchants.IssueKey(b, key, merchants.Grant{Merchant: k.Merchant, Scopes: k.scopes, Life: (*time.Duration)(k.Expires)})
+	err := db.Commit(ctx, b)
 	if groupcommit.Constraint(err) == "api_keys_merchant_id_fkey" {
 		return unknownMerchant(k.Merchant)
 	}
 	if err != nil {
 		return fmt.Errorf("create a key of %s: %w", k.Merchant, err)
 	}
-	made, err := checkStored(ctx, db, k.Merchant, key, scopes)
+	made, err := checkStored(ctx, db, k.Merchant, key, k.scopes)
 	if err == nil {
 		showKey(c, createdKey{Whole: key, Key: made})
 	}
@@ -121,13 +118,13 @@ func checkStored(ctx context.Context, db *postgres.DB, merchant, key string, sco
 
 // showKey prints a key that was made alone on stdout, and what it is for on stderr.
 func showKey(c *console, k createdKey) {
-	c.show(k, func(p *printer) {
+	c.show(k, func(p io.Writer) {
 		if k.Whole == "" {
 			return
 		}
-		c.stderr.printf("%s, a key of %s for %s, expires %s; it is shown this once and kept nowhere\n",
+		c.remark("%s, a key of %s for %s, expires %s; it is shown this once and kept nowhere\n",
 			k.Prefix, k.Merchant, scopesOf(k.Key), cell(k.ExpiresAt))
-		p.printf("%s\n", k.Whole)
+		fmt.Fprintf(p, "%s\n", k.Whole)
 	})
 }
 
@@ -135,17 +132,12 @@ type listKeysCmd struct{ merchantFlag }
 
 func (k listKeysCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	keys, err := merchants.ListKeys(ctx, db, k.Merchant)
-	if err = cmp.Or(err, k.require(ctx, db, len(keys))); err == nil {
-		showList(c, keys, keyHeader, keyRow)
-	}
-	return err
+	return showOwned(ctx, c, db, k.merchantFlag, keys, err, keyColumns)
 }
 
-const keyHeader = "PREFIX\tMERCHANT\tSCOPES\tCREATED\tEXPIRES\tREVOKED"
-
-func keyRow(k merchants.Key) []any {
+var keyColumns = columns[merchants.Key]{"PREFIX\tMERCHANT\tSCOPES\tCREATED\tEXPIRES\tREVOKED", func(k merchants.Key) []any {
 	return []any{k.Prefix, k.Merchant, scopesOf(k), k.CreatedAt, k.ExpiresAt, k.RevokedAt}
-}
+}}
 
 func scopesOf(k merchants.Key) string {
 	return strings.ReplaceAll(strings.Trim(fmt.Sprint(k.Scopes), "[]"), " ", ",")
@@ -159,13 +151,6 @@ type revokeKeyCmd struct {
 	In     model.Duration `default:"0s" help:"How long the key is still valid, while its clients move to a new one."`
 }
 
-func (k revokeKeyCmd) AfterApply() error {
-	if time.Duration(k.In) > longestOverlap {
-		return fmt.Errorf("--in is %s: give 0s to %s", time.Duration(k.In), longestOverlap)
-	}
-	return nil
-}
-
 // Run may be repeated: a key stays revoked since its first time, and an end that is nearer stays.
 // It does not print the name, which may be a whole key.
 func (k revokeKeyCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
@@ -176,7 +161,7 @@ func (k revokeKeyCmd) Run(ctx context.Context, c *console, db *postgres.DB) erro
 	case len(keys) == 0:
 		return errors.New("no key is named so: payonce keys list shows the prefixes")
 	case len(keys) > 1 && !k.All:
-		table(&c.stderr, keys, keyHeader, keyRow)
+		table(c.stderr, keys, keyColumns)
 		return fmt.Errorf("%d keys may be meant: give the whole key, --merchant or --all", len(keys))
 	}
 	b := &pgx.Batch{}
@@ -188,7 +173,7 @@ func (k revokeKeyCmd) Run(ctx context.Context, c *console, db *postgres.DB) erro
 	}
 	revoked, err := merchants.FindKeys(ctx, db, k.Merchant, k.Prefix)
 	if err == nil {
-		showList(c, revoked, keyHeader, keyRow)
+		showList(c, revoked, keyColumns)
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/signal"
@@ -61,7 +62,7 @@ var errFound = errors.New("there are findings")
 // returns the exit code: 0; 1 for an error and for findings; 2 for a wrong command line.
 func run(ctx context.Context, args []string, o postgres.Options) int {
 	o.Settings = map[string]string{"row_security": "off", "plan_cache_mode": "auto", "payonce.actor": operator()}
-	cli, c := &commands{}, newConsole(os.Stdout, os.Stderr)
+	cli, c := &commands{}, &console{stdout: os.Stdout, stderr: os.Stderr}
 	var db *postgres.DB
 	open := func(selected *kong.Context) (_ *postgres.DB, err error) {
 		db, err = openDatabase(ctx, o, selected.Selected().Name)
@@ -70,7 +71,7 @@ func run(ctx context.Context, args []string, o postgres.Options) int {
 	parsed, err := newParser(cli, kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(cli, c, &o), kong.BindToProvider(open),
 		kong.BindToProvider(newProvider)).Parse(args)
 	if err != nil {
-		c.stderr.printf("payonce: %s (payonce --help lists the commands and their flags)\n", cmp.Or(refuseGone(args), err))
+		c.remark("payonce: %s (payonce --help lists the commands and their flags)\n", cmp.Or(refuseGone(args), err))
 		return 2
 	}
 	c.json = cli.JSON
@@ -78,22 +79,22 @@ func run(ctx context.Context, args []string, o postgres.Options) int {
 	if db != nil {
 		db.Close()
 	}
-	if c.stdout.err != nil {
-		err = fmt.Errorf("print the result: %w", c.stdout.err)
+	if c.err != nil {
+		err = fmt.Errorf("print the result: %w", c.err)
 	}
 	switch {
 	case err == nil:
 		return 0
 	case !errors.Is(err, errFound):
-		c.stderr.printf("payonce: %s\n", err)
+		c.remark("payonce: %s\n", err)
 	}
 	return 1
 }
 
 // environment is what every command that reads the database needs.
 type environment struct {
-	// Connection string of payonce's PostgreSQL database, as the owner of its tables. Every
-	// command reads it but demo and healthcheck.
+	// Connection string of payonce's PostgreSQL database, as the owner of its tables; for payonce
+	// console as a member of the role payonce_console. Every command reads it but demo and healthcheck.
 	DatabaseURL program.Secret `env:"DATABASE_URL,required,notEmpty"`
 	// Permits a database over a network without TLS that verifies the server.
 	AllowPlaintext bool `env:"ALLOW_PLAINTEXT"`
@@ -159,6 +160,6 @@ func (h healthcheckCmd) Run(ctx context.Context, c *console) error {
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("healthcheck: %s answered %s", h.URL, response.Status)
 	}
-	c.show(map[string]string{"url": h.URL, "status": response.Status}, func(*printer) {})
+	c.show(map[string]string{"url": h.URL, "status": response.Status}, func(io.Writer) {})
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -24,10 +25,7 @@ func (migrateCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	if err != nil {
 		return err
 	}
-	end := c.progress("migrating")
-	err = migrations.Up(ctx, db.Pool().Config().ConnString())
-	end()
-	if err != nil {
+	if err := migrations.Up(ctx, db.Pool().Config().ConnString()); err != nil {
 		return err
 	}
 	applied := []string{}
@@ -36,12 +34,12 @@ func (migrateCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 			applied = append(applied, step.Name)
 		}
 	}
-	c.show(map[string]any{"from": from, "version": version.Latest, "applied": applied}, func(*printer) {
+	c.show(map[string]any{"from": from, "version": version.Latest, "applied": applied}, func(io.Writer) {
 		if len(applied) == 0 {
-			c.stderr.printf("the schema has version %d already: nothing to apply\n", version.Latest)
+			c.remark("the schema has version %d already: nothing to apply\n", version.Latest)
 			return
 		}
-		c.stderr.printf("the schema was migrated from version %d to %d: %s\n", from, version.Latest, strings.Join(applied, ", "))
+		c.remark("the schema was migrated from version %d to %d: %s\n", from, version.Latest, strings.Join(applied, ", "))
 	})
 	return nil
 }
@@ -92,11 +90,11 @@ func (p pauseCmd) set(ctx context.Context, c *console, db *postgres.DB, paused b
 		if !known {
 			return unknown
 		}
-		c.stderr.printf("the workers follow within 2 s, and finish what they handle\n")
+		c.remark("the workers follow within 2 s, and finish what they handle\n")
 	}
 	all, err := fulfillment.ListPauses(ctx, db)
 	if err == nil {
-		showList(c, all, "PAUSED\tMERCHANT", func(p fulfillment.Pause) []any { return []any{p.What, p.Merchant} })
+		showList(c, all, columns[fulfillment.Pause]{"PAUSED\tMERCHANT", func(p fulfillment.Pause) []any { return []any{p.What, p.Merchant} }})
 	}
 	return err
 }
@@ -122,8 +120,8 @@ func (r outboxRepairCmd) Run(ctx context.Context, c *console, db *postgres.DB) e
 	if err != nil {
 		return err
 	}
-	c.show(map[string]any{"was_original": original, "epoch": epoch}, func(p *printer) {
-		p.printf("the ledger is in epoch %d: what was restored is older than what follows, and the programs may start\n", epoch)
+	c.show(map[string]any{"was_original": original, "epoch": epoch}, func(p io.Writer) {
+		fmt.Fprintf(p, "the ledger is in epoch %d: what was restored is older than what follows, and the programs may start\n", epoch)
 	})
 	return nil
 }
@@ -132,21 +130,19 @@ type rebuildCmd struct{}
 
 // Run has replaced what it found.
 func (rebuildCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
-	end := c.progress("counting the ledger")
 	found, err := ledger.Recount(ctx, db)
-	end()
 	if err != nil {
 		return err
 	}
-	c.show(found, func(p *printer) {
-		p.printf("%d events of %d charges counted, up to position %d\n%d balances compared: %d differed%s\n",
+	c.show(found, func(p io.Writer) {
+		fmt.Fprintf(p, "%d events of %d charges counted, up to position %d\n%d balances compared: %d differed%s\n",
 			found.Events, found.Charges, found.AsOfPosition, found.Balances, found.Different,
 			map[bool]string{true: ", and were replaced"}[found.Different > 0])
 		for _, example := range found.Examples {
-			p.printf("  %s\n", oneLine(example))
+			fmt.Fprintf(p, "  %s\n", oneLine(example))
 		}
 		if more := found.Different - int64(len(found.Examples)); more > 0 {
-			p.printf("  and %d more\n", more)
+			fmt.Fprintf(p, "  and %d more\n", more)
 		}
 	})
 	if found.Different > 0 {

@@ -1,10 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"regexp"
 	"slices"
@@ -86,16 +86,16 @@ func (s *seedCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 		return err
 	}
 	if exists {
-		c.stderr.printf("%s was there already, and keeps its fees\n", s.Merchant)
+		c.remark("%s was there already, and keeps its fees\n", s.Merchant)
 	}
 	for _, sku := range kept {
-		c.stderr.printf("%s has %s already, and it stays as it is: payonce stock add changes it\n", s.Merchant, oneLine(sku))
+		c.remark("%s has %s already, and it stays as it is: payonce stock add changes it\n", s.Merchant, oneLine(sku))
 	}
 	if s.WebhookURL != "" && !webhook.IsPublic(s.WebhookURL) {
-		c.stderr.printf("the webhook's target is not https at a public address: workers deliver there only if WEBHOOK_ALLOW_CIDRS has its address\n")
+		c.remark("the webhook's target is not https at a public address: workers deliver there only if WEBHOOK_ALLOW_CIDRS has its address\n")
 	}
 	if key == "" {
-		c.show(map[string]string{"merchant": s.Merchant}, func(*printer) {})
+		c.show(map[string]string{"merchant": s.Merchant}, func(io.Writer) {})
 		return s.checkSecret(ctx, db)
 	}
 	made := createdKey{Whole: key}
@@ -128,7 +128,7 @@ func (s *seedCmd) key(ctx context.Context, c *console, db *postgres.DB) (string,
 	}
 	keys, err := merchants.ListKeys(ctx, db, s.Merchant)
 	if err == nil && len(keys) > 0 {
-		c.stderr.printf("%s has a key already, and gets no other: payonce keys create makes one\n", s.Merchant)
+		c.remark("%s has a key already, and gets no other: payonce keys create makes one\n", s.Merchant)
 		return "", nil
 	}
 	return merchants.NewKey(), err
@@ -175,17 +175,12 @@ type stockListCmd struct{ merchantFlag }
 
 func (l stockListCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	stock, err := fulfillment.ListStock(ctx, db, l.Merchant, "")
-	if err = cmp.Or(err, l.require(ctx, db, len(stock))); err == nil {
-		showList(c, stock, stockHeader, stockRow)
-	}
-	return err
+	return showOwned(ctx, c, db, l.merchantFlag, stock, err, stockColumns)
 }
 
-const stockHeader = "MERCHANT\tSKU\tON HAND\tRESERVED\tAVAILABLE\tSOLD"
-
-func stockRow(s fulfillment.Stock) []any {
+var stockColumns = columns[fulfillment.Stock]{"MERCHANT\tSKU\tON HAND\tRESERVED\tAVAILABLE\tSOLD", func(s fulfillment.Stock) []any {
 	return []any{s.Merchant, s.SKU, s.OnHand, s.Reserved, s.Available, s.Sold}
-}
+}}
 
 type stockAddCmd struct {
 	Merchant string `required:"" placeholder:"ID" help:"The merchant whose article it is."`
@@ -232,7 +227,7 @@ func (a stockAddCmd) Run(ctx context.Context, c *console, db *postgres.DB) error
 	if len(changed) == 0 {
 		return fmt.Errorf("%s has no article %q: payonce stock list shows those there are, payonce seed --sku makes one", a.Merchant, a.SKU)
 	}
-	c.show(changed[0], func(p *printer) { table(p, changed, stockHeader, stockRow) })
+	c.show(changed[0], func(p io.Writer) { table(p, changed, stockColumns) })
 	return nil
 }
 
@@ -252,6 +247,6 @@ func (a stockAddCmd) refused(ctx context.Context, c *console, db *postgres.DB, c
 	case made != a.Quantity:
 		return nil, fmt.Errorf("--id %s is that of a change by %+d: give another one", a.ID, made)
 	}
-	c.stderr.printf("%s was added before, and nothing is added now\n", oneLine(a.ID))
+	c.remark("%s was added before, and nothing is added now\n", oneLine(a.ID))
 	return stock, nil
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,95 +14,51 @@ import (
 
 // console is what a command prints on: results on stdout, remarks on stderr.
 type console struct {
-	stdout, stderr printer
+	stdout, stderr io.Writer
 
-	json  bool // results are for programs
-	quiet bool // no progress
-}
-
-func newConsole(stdout, stderr io.Writer) *console {
-	return &console{stdout: printer{w: stdout}, stderr: printer{w: stderr}}
+	json bool  // results are for programs
+	err  error // of the result that was printed
 }
 
 // show prints a result: as JSON for programs, or as people prints it.
-func (c *console) show(v any, people func(p *printer)) {
+func (c *console) show(v any, people func(p io.Writer)) {
+	p := bufio.NewWriter(c.stdout)
 	if c.json {
-		c.stdout.json(v)
-		return
+		encoder := json.NewEncoder(p)
+		encoder.SetEscapeHTML(false)
+		encoder.SetIndent("", "  ")
+		c.err = encoder.Encode(v)
+	} else {
+		people(p)
 	}
-	people(&c.stdout)
+	c.err = cmp.Or(c.err, p.Flush())
+}
+
+func (c *console) remark(format string, args ...any) { fmt.Fprintf(c.stderr, format, args...) }
+
+// columns are how people see a list: words with tabs between them, and a cell for each.
+type columns[T any] struct {
+	header string
+	row    func(T) []any
 }
 
 // showList prints {"data": [...]} for programs, or a line for each item for people.
-func showList[T any](c *console, list []T, header string, row func(T) []any) {
-	c.show(map[string]any{"data": append([]T{}, list...)}, func(p *printer) { table(p, list, header, row) })
+func showList[T any](c *console, list []T, as columns[T]) {
+	c.show(map[string]any{"data": append([]T{}, list...)}, func(p io.Writer) { table(p, list, as) })
 }
 
-const (
-	progressAfter    = 2 * time.Second
-	progressInterval = 10 * time.Second
-)
-
-// progress prints on stderr, after two seconds and then each ten, what a command does and for how
-// long, until end is called. Until then nothing else is printed there.
-func (c *console) progress(what string) (end func()) {
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for spent, next := time.Duration(0), progressAfter; ; next = progressInterval {
-			select {
-			case <-stop:
-				return
-			case <-time.After(next):
-			}
-			if spent += next; !c.quiet {
-				c.stderr.printf("%s, %s\n", what, spent)
-			}
-		}
-	}()
-	return func() { close(stop); <-stopped }
-}
-
-// printer prints on one stream. It keeps the first error, after which it prints nothing.
-type printer struct {
-	w   io.Writer
-	err error
-}
-
-func (p *printer) Write(text []byte) (n int, err error) {
-	if p.err == nil {
-		n, p.err = p.w.Write(text)
-	}
-	return n, p.err
-}
-
-func (p *printer) printf(format string, args ...any) { fmt.Fprintf(p, format, args...) }
-
-// json prints for programs.
-func (p *printer) json(v any) {
-	encoder := json.NewEncoder(p)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(v); err != nil {
-		p.err = err
-	}
-}
-
-// table prints columns for people. A header is words with tabs between them; rows have a
-// cell for each.
-func table[T any](p *printer, list []T, header string, row func(T) []any) {
+// table prints a list for people.
+func table[T any](p io.Writer, list []T, as columns[T]) {
 	table := tabwriter.NewWriter(p, 0, 0, 2, ' ', 0)
-	if header != "" {
-		fmt.Fprintln(table, header)
-	}
+	fmt.Fprintln(table, as.header)
 	for _, item := range list {
 		var cells []string
-		for _, value := range row(item) {
+		for _, value := range as.row(item) {
 			cells = append(cells, cell(value))
 		}
 		fmt.Fprintln(table, strings.Join(cells, "\t"))
 	}
-	_ = table.Flush() // the printer has the error
+	_ = table.Flush() // what it prints on keeps the error
 }
 
 func cell(value any) string {

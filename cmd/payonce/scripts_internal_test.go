@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -242,22 +241,10 @@ func (s *script) stripe(ts *testscript.TestScript, args []string) (bool, error) 
 	return true, err
 }
 
-func TestProgress_beginsAfterTwoSeconds(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var said strings.Builder
-		c := newConsole(nil, &said)
-		end := c.progress("auditing")
-		<-time.After(15 * time.Second)
-		end()
-		testrun.Same(t, "on stderr", "auditing, 2s\nauditing, 12s\n", said.String())
-	})
-}
-
 // TestGone_saysWhatTookThePlace reads the command lines as main does, which ends with exit code 2.
 func TestGone_saysWhatTookThePlace(t *testing.T) {
 	t.Parallel()
-	for _, g := range goneCommands() {
+	for _, g := range goneCommands {
 		line := strings.Fields(g.line)
 		for _, args := range [][]string{line, append(line, "--json"), append(line, "--merchant", "acme")} {
 			if err := refuseGone(args); err == nil || err.Error() != "payonce "+g.line+" is gone: "+g.instead {

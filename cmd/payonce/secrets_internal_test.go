@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
+
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
@@ -17,7 +19,7 @@ import (
 func seedWith(t *testing.T, db *postgres.DB, secret string) error {
 	t.Helper()
 	s := seedCmd{Merchant: "acme", APIKey: "sk_test_demo", WebhookURL: "https://shop.example", WebhookSecret: secret}
-	return s.Run(t.Context(), newConsole(io.Discard, io.Discard), db)
+	return s.Run(t.Context(), &console{stdout: io.Discard, stderr: io.Discard}, db)
 }
 
 // TestSeed_atOnceNoSecretIsDroppedSilently: of seeds at once that give other secrets one is taken, and
@@ -66,7 +68,7 @@ func TestRotate_readsALostAnswerAgain(t *testing.T) {
 			testdb.Must(t, seedWith(t, direct, merchants.NewWebhookSecret()))
 			cutter.Arm(side, 3)
 			var out strings.Builder
-			err := (&webhooksRotateCmd{Merchant: "acme", Overlap: time.Hour}).Run(t.Context(), newConsole(&out, io.Discard), db)
+			err := (&webhooksRotateCmd{Merchant: "acme", Overlap: model.Duration(time.Hour)}).Run(t.Context(), &console{stdout: &out, stderr: io.Discard}, db)
 			if cutter.Cuts() != 1 || (err == nil) != (side == failpoint.After) {
 				t.Errorf("after %d cuts: %v", cutter.Cuts(), err)
 			}

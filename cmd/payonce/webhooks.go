@@ -6,12 +6,14 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/common/model"
 
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/groupcommit"
@@ -31,7 +33,7 @@ type webhooksRotateCmd struct {
 
 	WebhookSecretFile []byte `type:"filecontent" placeholder:"PATH" help:"File that holds the new secret, as WEBHOOK_SECRET does: whsec_ and 24 to 64 bytes in base64. Without it one is created and printed once."`
 
-	Overlap time.Duration `default:"24h" help:"How long the old secrets still sign beside the new one. 0s ends them at once."`
+	Overlap model.Duration `default:"24h" help:"How long the old secrets still sign beside the new one. 0s ends them at once."`
 
 	secret string // that is given; "": one is made
 }
@@ -39,17 +41,10 @@ type webhooksRotateCmd struct {
 const (
 	shortestSecret = 24 // bytes, as Standard Webhooks asks for
 	longestSecret  = 64
-	longestOverlap = 30 * 24 * time.Hour
-	// validSecrets bounds the signatures of a delivery: servers bound its headers. Two are the rule; a
-	// third replaces one that was lost before the merchant had it.
-	validSecrets = 5
 )
 
 // AfterApply reads the webhook secret.
 func (r *webhooksRotateCmd) AfterApply() (err error) {
-	if r.Overlap < 0 || r.Overlap > longestOverlap {
-		return fmt.Errorf("--overlap is %s: give 0s to %s", r.Overlap, longestOverlap)
-	}
 	r.secret, err = webhookSecret("", r.WebhookSecretFile, false)
 	return err
 }
@@ -97,49 +92,33 @@ func (r *webhooksRotateCmd) Run(ctx context.Context, c *console, db *postgres.DB
 	if err != nil {
 		return err
 	}
-	if err := r.refuse(secrets); err != nil {
-		return err
+	if len(secrets) == 0 {
+		return fmt.Errorf("merchant %q has no webhook: payonce seed gives it one with its first secret", r.Merchant)
+	}
+	for _, s := range secrets {
+		if s.Valid && s.Is(r.secret) {
+			return fmt.Errorf("that secret signs already, with the fingerprint %s", s.Fingerprint)
+		}
 	}
 	b := &pgx.Batch{}
-	merchants.RotateSecret(b, secrets[0], r.secret, r.Overlap, operator())
+	merchants.RotateSecret(b, secrets[0], r.secret, time.Duration(r.Overlap), operator())
 	failed := db.Commit(ctx, b)
 	secrets, err = merchants.ListSecrets(ctx, db, r.Merchant)
 	stored := groupcommit.OutcomeOf(failed) == groupcommit.Unknown && len(secrets) > 0 && secrets[0].Is(r.secret)
 	if failed != nil && !stored {
 		return fmt.Errorf("rotate the webhook secret of %s (payonce actions tells whether it was stored): %w", r.Merchant, failed)
 	}
-	c.show(rotated{Whole: made, Data: secrets}, func(p *printer) {
+	c.show(rotated{Whole: made, Data: secrets}, func(p io.Writer) {
 		// No secret is shown, nor where an endpoint has its token.
-		table(&c.stderr, secrets, "MERCHANT\tENDPOINT\tFINGERPRINT\tSIGNS\tCREATED\tENDS\tBY", func(s merchants.Secret) []any {
-			signs := map[bool]string{true: "yes", false: "no"}[s.Valid]
-			return []any{s.Merchant, s.Origin, s.Fingerprint, signs, s.CreatedAt, s.EndsAt, s.CreatedBy}
-		})
+		table(c.stderr, secrets, columns[merchants.Secret]{"MERCHANT\tENDPOINT\tFINGERPRINT\tSIGNS\tCREATED\tENDS\tBY", func(s merchants.Secret) []any {
+			return []any{s.Merchant, s.Origin, s.Fingerprint, map[bool]string{true: "yes", false: "no"}[s.Valid], s.CreatedAt, s.EndsAt, s.CreatedBy}
+		}})
 		if made != "" {
-			c.stderr.printf("the new secret is shown this once; no command shows it again\n")
-			p.printf("%s\n", made)
+			c.remark("the new secret is shown this once; no command shows it again\n")
+			fmt.Fprintf(p, "%s\n", made)
 		}
 	})
 	return err // of the list: a secret that was made is printed without it too
-}
-
-// refuse returns why the newest of the secrets may not be replaced.
-func (r *webhooksRotateCmd) refuse(secrets []merchants.Secret) error {
-	if len(secrets) == 0 {
-		return fmt.Errorf("merchant %q has no webhook: payonce seed gives it one with its first secret", r.Merchant)
-	}
-	valid := 0
-	for _, s := range secrets {
-		if s.Valid && s.Is(r.secret) {
-			return fmt.Errorf("that secret signs already, with the fingerprint %s", s.Fingerprint)
-		}
-		if s.Valid {
-			valid++
-		}
-	}
-	if valid >= validSecrets && r.Overlap > 0 {
-		return fmt.Errorf("%d secrets of %s sign already: wait until one ends, or end the old ones with --overlap 0s", valid, r.Merchant)
-	}
-	return nil
 }
 
 type webhooksResendCmd struct {
@@ -187,7 +166,6 @@ func (r webhooksResendCmd) Run(ctx context.Context, c *console, db *postgres.DB)
 			refused = append(refused, fmt.Sprintf("%q is neither a webhook event nor a charge that has one", name))
 		}
 	}
-	end := c.progress("recording resends")
 	resends := []resend{}
 	for _, o := range outcomes {
 		if refusal := o.Refusal(); refusal != nil {
@@ -202,13 +180,12 @@ func (r webhooksResendCmd) Run(ctx context.Context, c *console, db *postgres.DB)
 		}
 		resends = append(resends, one)
 	}
-	end()
 	for _, text := range refused {
-		c.stderr.printf("left out: %s\n", text)
+		c.remark("left out: %s\n", text)
 	}
-	showList(c, resends, "WEBHOOK\tCHARGE\tEVENT\tRESEND", func(r resend) []any { // what was recorded before a failure too
+	showList(c, resends, columns[resend]{"WEBHOOK\tCHARGE\tEVENT\tRESEND", func(r resend) []any { // what was recorded before a failure too
 		return []any{r.Type, r.ChargeID, r.EventID, r.ResendID}
-	})
+	}})
 	if err == nil && len(refused) > 0 && r.Merchant == "" {
 		err = errFound
 	}

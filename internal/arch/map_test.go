@@ -59,8 +59,7 @@ var rules = []rule{
 	{"internal/stripe", "", "the provider's client knows the provider, and nothing of this module"},
 	{"internal/webhook", "", "signs and sends what it is given"},
 	{"internal/telemetry", "groupcommit internal/postgres", "counts plain values, so that no package depends on how they are counted"},
-	{"internal/audit", "domain ledger internal/postgres", "reads the tables and replays the streams; of the code that it audits it asks the domain's rules and the readers of the ledger alone"},
-	{"internal/audit/provider", "domain internal/audit internal/stripe", "asks the provider, so that the audit itself links no provider client"},
+	{"internal/audit", "domain ledger internal/postgres internal/stripe", "reads the tables, replays the streams and lists what the provider has; of the code that it audits it asks the domain's rules and the readers of the ledger alone"},
 	{
 		"internal/httpapi", "domain groupcommit idempotency intake ledger outbox internal/loop internal/merchants internal/postgres",
 		"turns HTTP into a use case and its result into HTTP; it carries out nothing",

@@ -15,6 +15,7 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -88,143 +89,81 @@ func TestRun(t *testing.T) {
 	})
 }
 
-const (
-	providersEvent = `
-insert into outbox (topic, message_id, payload, metadata)
-values ('charges', 'evt_2', '', '{"type": "stripe.refund.updated", "ordering_key": "{paying}"}')`
-	behindPaying = `
-insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, due_at, received_at)
-values ('fulfillment', 'evt_2', '{paying}', 'stripe.behind', '', '{}', '', now() - interval '1 hour', now() - interval '1 hour')`
-)
+// plant is a section of testdata/planted.txt: statements that violate a check, and others that they cannot help
+// violating.
+type plant struct {
+	name, sql string
+	summed    bool // behind balances that are up to date: elsewhere a violation is not also found in these
+	want      []string
+}
 
-// TestRun_reportsOnlyWhatIsViolated changes a legal history by statements that are rolled back with the audit.
-func TestRun_reportsOnlyWhatIsViolated(t *testing.T) {
+// planted are the sections of testdata/planted.txt behind those that have but a name.
+func planted() (all []plant) {
+	for _, file := range scripts.Files {
+		at := strings.LastIndex(file.Name, ": ")
+		if at < 0 {
+			continue
+		}
+		p := plant{name: file.Name[at+2:], sql: string(file.Data), summed: strings.Contains(string(file.Data), "-- behind the balances\n")}
+		if check := file.Name[:at]; check != "nothing" {
+			p.want = append(p.want, check)
+		}
+		if also, found := strings.CutPrefix(p.sql, "-- also: "); found {
+			also, _, _ = strings.Cut(also, "\n")
+			p.want = append(p.want, strings.Split(also, "; ")...)
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// TestRun_reportsEachViolation changes a legal history by statements that are rolled back with the audit.
+func TestRun_reportsEachViolation(t *testing.T) {
+	testdb.Long(t, "it makes the checks for each of many cases")
 	t.Parallel()
-	f := newFixture(t)              // its charge "fresh" waits in the outbox
-	for _, test := range []struct { // one at a time: they share the database
-		name, statements string
-		want             []string
-	}{
-		{"another subscriber has ended its message, the notification has not", `
-insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, done_fence, finished_at)
-select 'points', message_id, ordering_key, type, '', '{}', '', 'done', 1, 1, now()
-  from inbox
- where ordering_key = '{undelivered}'
-   and type = 'charge.succeeded.v1'`, nil},
-		{"a message that was received and is still in the outbox", `
-insert into outbox (topic, message_id, payload, metadata)
-select 'charges', message_id, payload, metadata
-  from inbox
- where receiver = 'fulfillment'
-   and type like '%.v1'`, nil},
-		{"an event of the provider in the outbox", providersEvent, nil},
-		{"an event of the provider that no worker receives", providersEvent + `;
-update outbox set created_at = now() - interval '2 minutes' where message_id = 'evt_2'`, []string{overdue}},
-		{"a message behind one that waits is not stuck", `
-update inbox set status = 'pending', waits = 1 where ordering_key = '{paying}';` + behindPaying, nil},
-		{"a message behind a dead letter is not stuck", `
-update inbox set status = 'dead' where ordering_key = '{paying}';` + behindPaying, []string{overdue}},
-		{"a key has no first message for seconds", `
-update inbox set status = 'done', first = false, done_fence = fence, finished_at = now() where ordering_key = '{sold}' and receiver = 'fulfillment';
-insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, received_at)
-values ('fulfillment', 'evt_2', '{sold}', 'stripe.behind', '', '{}', '', now() - interval '1 hour')`, nil},
-		{"a message that was claimed by a holder that is gone for seconds", `
-delete from inbox_holders;
-update inbox set claimed_at = now() where status = 'running'`, nil},
-		{"what waits for a merchant that is paused is not overdue", `
-insert into pauses (what, merchant_id, paused) select 'merchant', merchant_id, true from merchants;
-update inbox set status = 'pending', due_at = now() - interval '2 minutes', partition_key = (select min(merchant_id) from ledger_events where stream_id = ordering_key)
- where ordering_key = '{paying}'`, nil},
-		{"what waits for a receiver that is paused is not overdue", `
-insert into pauses (what, paused) values ('fulfillment', true);
-update inbox set status = 'pending', due_at = now() - interval '2 minutes' where ordering_key = '{paying}';
-update outbox set created_at = now() - interval '2 minutes' where metadata ->> 'ordering_key' = '{fresh}'`, nil},
-		{"what waits for one that was resumed is", `
-insert into pauses (what, paused) values ('fulfillment', false);
-update inbox set status = 'pending', due_at = now() - interval '2 minutes' where ordering_key = '{paying}'`, []string{overdue}},
-		{"what retention removed is not missed", `
-delete from inbox
- where status = 'done'
-   and ordering_key in ('{sold}', '{bought}', '{declined}', '{refused}', '{canceled}', '{refunded}');
-update idempotency_keys set body = null`, nil},
-		{"a notification that an operator discarded is in order", `
-update inbox
-   set status = 'discarded', first = false, decided_by = 'ann', decided_at = now(), due_at = now() - interval '1 hour'
- where ordering_key = '{undelivered}'
-   and receiver = 'notification'`, nil},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			report := f.auditWith(t, test.statements)
-			if diff := cmp.Diff(sorted(test.want), violated(report.Checks)); diff != "" {
+	plants, broken := planted(), []string{}
+	for _, p := range plants {
+		broken = append(broken, p.want[:min(len(p.want), 1)]...)
+	}
+	free := map[bool]chan *fixture{false: make(chan *fixture, 2), true: make(chan *fixture, 1)}
+	for summed, idle := range free {
+		for range cap(idle) {
+			f := newFixture(t)
+			if summed {
+				f.addUp()
+			}
+			f.run("breakable")
+			idle <- f
+		}
+	}
+	report, err := audit.Run(t.Context(), testdb.Reused(t))
+	testdb.Must(t, err)
+	var checks []string
+	for _, c := range report.Checks {
+		checks = append(checks, c.Name)
+	}
+	testrun.Same(t, "checks that a planted violation breaks", slices.Compact(sorted(checks)), slices.Compact(sorted(broken)))
+	for _, p := range plants {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			f := <-free[p.summed]
+			defer func() { free[p.summed] <- f }()
+			report := f.auditWith(t, p.sql)
+			if diff := cmp.Diff(sorted(p.want), violated(report.Checks)); diff != "" || report.OK != (len(p.want) == 0) {
 				t.Errorf("violated (-want +got):\n%s\n%+v", diff, report)
 			}
 		})
 	}
 }
 
-func TestRun_reportsEachViolation(t *testing.T) {
-	testdb.Long(t, "it makes a database for each of many cases")
-	t.Parallel()
-	empty, err := audit.Run(t.Context(), testdb.Reused(t))
-	testdb.Must(t, err)
-	var checks, broken []string
-	for _, c := range empty.Checks {
-		checks = append(checks, c.Name)
-	}
-	for _, p := range slices.Concat(planted, plantedInBalances) {
-		broken = append(broken, p.check)
-	}
-	if diff := cmp.Diff(slices.Compact(sorted(broken)), sorted(checks)); diff != "" {
-		t.Fatalf("checks that a planted violation breaks (-) and checks (+):\n%s", diff)
-	}
-	// Two databases of each kind, whose cases are rolled back one after another. Without sums a
-	// violation is not also found in the balances.
-	for added, plants := range map[bool][]plant{false: planted, true: plantedInBalances} {
-		free := make(chan *fixture, 2)
-		for range cap(free) {
-			f := newFixture(t)
-			if added {
-				f.addUp()
-			}
-			f.exec(breakable)
-			free <- f
-		}
-		for _, p := range plants {
-			t.Run(p.name, func(t *testing.T) {
-				t.Parallel()
-				f := <-free
-				defer func() { free <- f }()
-				report := f.auditWith(t, p.plant)
-				if diff := cmp.Diff(sorted(append(p.also, p.check)), violated(report.Checks)); diff != "" || report.OK {
-					t.Errorf("violated (-want +got):\n%s\n%+v", diff, named(t, report, p.check))
-				}
-			})
-		}
-	}
-}
-
-// streams makes n streams of so many events, none of which can be read; the last
-// stream has 2,500 events and a gap.
-const streams = `
-insert into ledger_events
-       (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-select gen_random_uuid(), 'ch_' || lpad(n::text, 4, '0'), v, 'none', 1, 'acme', '{}', '{}', now()
-  from generate_series(1, 700) n,
-       generate_series(1, 3) v;
-insert into ledger_events
-       (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-select gen_random_uuid(), 'ch_long', v, 'none', 1, 'acme', '{}', '{}', now()
-  from generate_series(1, 2501) v
- where v <> 2000`
-
 // TestRun_readsTheLedgerByPages checks each stream once, also those behind the first page, and a long one.
 func TestRun_readsTheLedgerByPages(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.exec(breakable)
-	was := named(t, f.audit(), legal)
-	f.exec(streams)
-	if is := named(t, f.audit(), legal); is.Checked != was.Checked+701 || is.Violated != 701 || len(is.Examples) != 5 {
+	f.run("breakable")
+	was := named(t, f.audit(), "streams are legal")
+	f.run("many streams")
+	if is := named(t, f.audit(), "streams are legal"); is.Checked != was.Checked+701 || is.Violated != 701 || len(is.Examples) != 5 {
 		t.Errorf("%+v, was %+v; want 701 streams more and violated", is, was)
 	}
 }
@@ -234,8 +173,8 @@ func TestRun_readsTheLedgerByPages(t *testing.T) {
 func TestRun_goesOnPastWhatItCannotRead(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.exec(breakable)
-	f.exec(appendEvent("paying", "charge.succeeded.v1", `{}`))
+	f.run("breakable")
+	f.exec(`select append_event('{paying}', 'charge.succeeded.v1', '{}')`)
 	for i, kind := range append(domain.EventTypes(), domain.EventType{Name: "charge.exploded.v1"}) {
 		for j, data := range []string{`{}`, `{"amount":"much","refund_id":7,"items":"none","provider":[],"event_id":{},"steps":9,"notify":"no"}`} {
 			f.exec(fmt.Sprintf(`
@@ -243,14 +182,9 @@ insert into ledger_events (event_id, stream_id, version, type, schema_version, m
 values (gen_random_uuid(), 'ch_%d_%d', 1, '%s', 1, 'acme', '%s', '{}', now())`, i, j, kind.Name, data))
 		}
 	}
-	f.exec(`
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-select gen_random_uuid(), 'ch_', v, 'charge.cancel_requested.v1', 1, 'acme', jsonb_build_object('x', repeat('x', 1048000)), '{}', now()
-  from generate_series(1, 17) v;
-insert into idempotency_keys (scope, operation, key, fingerprint, status_code, headers, body, expires_at)
-values ('acme', 'POST /v1/charges', 'long', '', 202, jsonb_build_object('Location', jsonb_build_array(repeat('x', 9999))), convert_to(repeat('x', 1000000), 'UTF8'), now())`)
+	f.run("too long")
 	report := f.audit()
-	for _, name := range []string{legal, outcome, answers} {
+	for _, name := range []string{"streams are legal", "one outcome per charge, and one capture if it succeeded", "an answer names what it accepted"} {
 		c := named(t, report, name)
 		if c.Violated == 0 {
 			t.Errorf("%s: %+v", name, c)
@@ -261,7 +195,7 @@ values ('acme', 'POST /v1/charges', 'long', '', 202, jsonb_build_object('Locatio
 			}
 		}
 	}
-	if first := named(t, report, legal).Examples[0]; !strings.HasPrefix(first, "ch_: the events have more than") {
+	if first := named(t, report, "streams are legal").Examples[0]; !strings.HasPrefix(first, "ch_: the events have more than") {
 		t.Errorf("of a charge that is too long it says %s", first)
 	}
 }

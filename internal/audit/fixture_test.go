@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
@@ -69,12 +71,12 @@ func newFixture(t *testing.T) *fixture {
 		_, err := f.intake().CancelCharge(t.Context(), account("acme", true), request("acme", "POST /v1/charges/:id/cancel", key), f.ids["canceled"])
 		testdb.Must(t, err)
 	}
-	f.exec(work)
+	f.run("work")
 	f.decide("canceled", func(c domain.Charge) []domain.Event { return c.Fail(*c.Cancellation(time.Time{})) })
 	f.notify("canceled")
 
 	f.accept("acme", "refused", false) // out of stock, and no webhook
-	f.exec(work)
+	f.run("work")
 	f.decide("refused", func(c domain.Charge) []domain.Event { return c.RejectInventory(domain.OutOfStock) })
 
 	f.refund("part", 400)
@@ -111,6 +113,17 @@ func (f *fixture) exec(statements string) {
 	if _, err := f.db.Pool().Exec(f.t.Context(), f.named(statements), pgx.QueryExecModeSimpleProtocol); err != nil {
 		f.t.Fatalf("%v\nin %s", err, statements)
 	}
+}
+
+// scripts are the statements of the tests.
+var scripts, errScripts = txtar.ParseFile("testdata/planted.txt")
+
+// run executes a section of scripts, with words replaced.
+func (f *fixture) run(section string, replace ...string) {
+	f.t.Helper()
+	testdb.Must(f.t, errScripts)
+	i := slices.IndexFunc(scripts.Files, func(file txtar.File) bool { return file.Name == section })
+	f.exec(strings.NewReplacer(replace...).Replace(string(scripts.Files[i].Data)))
 }
 
 func number(f *fixture, query string) int64 {
@@ -158,7 +171,7 @@ func (f *fixture) refund(name string, amount int64) {
 		f.ids["refunded"], intake.Refund{Amount: &amount, Reason: "a secret"})
 	testdb.Must(f.t, err)
 	f.ids[name] = path.Base(accepted.Header.Get("Location"))
-	f.exec(work)
+	f.run("work")
 }
 
 // endRefund decides what the provider's object says of a refund, and delivers its webhook.
@@ -197,53 +210,6 @@ insert into idempotency_keys (scope, operation, key, fingerprint, status_code, b
 values ('acme', 'POST /v1/charges/:id/refunds', '%s', '', 422, '{}', now() + interval '1 hour')`, key))
 }
 
-// work is what workers do beside their decisions: they receive what waits in the outbox, queue the webhooks of
-// outcomes, end the messages whose result is in the ledger, start what is first of its key, and keep the stock.
-const work = `
-insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-select 'fulfillment', message_id, metadata ->> 'ordering_key', metadata ->> 'type', payload, metadata, sha256(payload)
-  from outbox
- order by id;
-delete from outbox;
-insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-select 'notification', event_id::text, stream_id, type, '', '{}', ''
-  from ledger_events o
- where webhook
-   and exists (select from ledger_events r where r.stream_id = o.stream_id and r.version = 1 and r.data ->> 'notify' = 'true')
-   and not exists (select from inbox where message_id = event_id::text and receiver = 'notification')
- order by position;
-update inbox i
-   set status = 'done', first = false, done_fence = fence, finished_at = clock_timestamp()
- where status = 'running'
-   and exists (
-         select
-           from ledger_events e
-          where case
-                  when i.receiver = 'notification'         then e.type like 'merchant.notified.v%' and e.data ->> 'event_id' = i.message_id
-                  when i.type like 'refund.requested.v%'   then e.type ~ '^refund\.(succeeded|failed)' and e.data ->> 'refund_id' = i.ordering_key
-                  else e.type ~ '^charge\.(succeeded|failed)' and e.stream_id = i.ordering_key
-                end);
-update inbox
-   set status = 'running', first = true, holder = 'host:1', claimed_at = clock_timestamp(), fence = 1, attempts = 1, due_at = clock_timestamp() + interval '1 hour'
- where id in (select min(id) from inbox where status <> 'done' group by receiver, ordering_key having not bool_or(first));
-insert into reservations (charge_id, merchant_id, sku, quantity)
-select stream_id, merchant_id, 'tshirt', 2
-  from ledger_events
- where type like 'inventory.reserved.v%'
-    on conflict do nothing;
-update reservations
-   set status = case when type like 'charge.succeeded%' then 'sold' else 'released' end
-  from ledger_events
- where stream_id = charge_id
-   and type ~ '^charge\.(succeeded|failed)';
-update stock
-   set (reserved, sold, available) = (
-         select coalesce(sum(quantity) filter (where status = 'open'), 0),
-                coalesce(sum(quantity) filter (where status = 'sold'), 0),
-                supplied - coalesce(sum(quantity) filter (where status <> 'released'), 0)
-           from reservations r
-          where r.sku = stock.sku)`
-
 func (f *fixture) load(name string) ledger.Stream {
 	f.t.Helper()
 	s, err := ledger.Load(f.t.Context(), f.db, f.ids[name])
@@ -267,7 +233,7 @@ func (f *fixture) decide(name string, decide decision) int {
 	next, err := ledger.Append(b, s, ledger.Cause{CorrelationID: name, CausationID: name, Actor: "worker"}, decide(s.Charge)...)
 	testdb.Must(f.t, err)
 	testdb.Must(f.t, f.db.Commit(f.t.Context(), b))
-	f.exec(work)
+	f.run("work")
 	return next.Charge.Version
 }
 
@@ -275,7 +241,7 @@ func (f *fixture) decide(name string, decide decision) int {
 func (f *fixture) reserve(name string) {
 	f.t.Helper()
 	f.accept("acme", name, true)
-	f.exec(work)
+	f.run("work")
 	f.decide(name, func(c domain.Charge) []domain.Event { return []domain.Event{domain.InventoryReserved{Items: c.Items}} })
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"maps"
-	"math/big"
 	"slices"
 
 	"github.com/payonce/payonce/internal/postgres"
@@ -80,7 +79,10 @@ func Reconcile(ctx context.Context, q postgres.Querier, lists Provided) (checks 
 	returned := returnedWithoutCharge(charges.listed, returns.listed, after[kindCharge])
 	for kind, c := range compared {
 		c.before, c.after = before[kind], after[kind]
-		maps.DeleteFunc(c.listed, func(_ string, l Listed) bool { return returned[l.PaymentIntent] })
+		maps.DeleteFunc(c.listed, func(_ string, l Listed) bool {
+			_, gone := returned[l.PaymentIntent]
+			return gone
+		})
 		c.attribute()
 	}
 	return []Check{
@@ -102,8 +104,8 @@ func Reconcile(ctx context.Context, q postgres.Querier, lists Provided) (checks 
 }
 
 // returnedWithoutCharge are the payments that no charge has and that were refunded in full, by an
-// operator at the provider.
-func returnedWithoutCharge(payments, refunds map[string]Listed, charges map[string]money) map[string]bool {
+// operator at the provider, and what is left of each: nothing.
+func returnedWithoutCharge(payments, refunds map[string]Listed, charges map[string]money) map[string]int64 {
 	left := map[string]int64{}
 	for id, l := range payments {
 		left[id] = l.Amount
@@ -117,11 +119,7 @@ func returnedWithoutCharge(payments, refunds map[string]Listed, charges map[stri
 		delete(left, m.Intent)
 	}
 	maps.DeleteFunc(left, func(id string, amount int64) bool { return payments[id].Amount == 0 || amount > 0 })
-	returned := map[string]bool{}
-	for id := range left {
-		returned[id] = true
-	}
-	return returned
+	return left
 }
 
 // comparison is the ledger beside one of the provider's lists.
@@ -285,28 +283,21 @@ func unrecorded(payments *comparison, all ...*comparison) []string {
 	return sorted(charges)
 }
 
-// equalSums compares the ledger with the provider's money, over what has its outcome. The sums may be too
-// large for 64 bits.
+// equalSums compares the ledger with the provider's money, over what has its outcome. Sums too large for 64 bits
+// wrap around on both sides.
 func (c *comparison) equalSums(name string) Check {
-	sums := map[string]*[2]big.Int{} // what the ledger has booked, and what moved, by currency
-	add := func(i int, currency string, amount int64) {
-		if sums[currency] == nil {
-			sums[currency] = &[2]big.Int{}
-		}
-		sums[currency][i].Add(&sums[currency][i], big.NewInt(amount))
-	}
+	more := map[string]int64{} // at the provider than in the ledger, by currency
 	for _, m := range c.withOutcome(statusSucceeded, statusFailed) {
-		add(0, m.Currency, m.Booked)
+		more[m.Currency] -= m.Booked
 		for _, l := range c.byReference[m.ID] {
-			add(1, l.Currency, l.Amount)
+			more[l.Currency] += l.Amount
 		}
 	}
-	return checkEach(name, sorted(sums), func(currency string) string {
-		booked, moved := &sums[currency][0], &sums[currency][1]
-		if booked.Cmp(moved) == 0 {
+	return checkEach(name, sorted(more), func(currency string) string {
+		if more[currency] == 0 {
 			return ""
 		}
-		return fmt.Sprintf("%s: the provider %s %s, the ledger says %s", currency, c.took, moved, booked)
+		return fmt.Sprintf("%s: the provider %s %+d beside what the ledger says", currency, c.took, more[currency])
 	})
 }
 

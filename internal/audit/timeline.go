@@ -87,22 +87,13 @@ func (d Detail) String() string {
 func quoted(value any) string {
 	text := fmt.Sprint(value)
 	switch value := value.(type) {
-	case time.Time:
-		return value.UTC().Format(time.RFC3339)
-	case json.Number:
-		return text
 	case []string:
 		text = strings.Join(value, ", ")
-	case []any:
-		texts := make([]string, len(value))
-		for i, v := range value {
-			texts[i] = fmt.Sprint(v)
-		}
-		text = strings.Join(texts, ", ")
-	case string:
-		if at, err := time.Parse(time.RFC3339Nano, value); err == nil {
-			return at.UTC().Format(time.RFC3339)
-		}
+	case time.Time:
+		text = value.Format(time.RFC3339Nano)
+	}
+	if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
+		return at.UTC().Format(time.RFC3339)
 	}
 	if text == "" || strings.ContainsFunc(text, func(r rune) bool { return r == ' ' || r == '"' || r == '=' || !unicode.IsPrint(r) }) {
 		return strconv.Quote(text)
@@ -132,9 +123,20 @@ func (t *Timeline) read(ctx context.Context, tx pgx.Tx, name, merchant string) e
 		return fmt.Errorf("read the database's time: %w", err)
 	}
 	t.AsOf = t.AsOf.UTC()
-	ids, key, err := findCharges(ctx, tx, name, merchant)
-	if err != nil {
-		return err
+	var ids []string
+	var key *string // where the name is taken for one, which may have led to no charge
+	for _, sql := range []string{selectCharge, selectChargeOfRefund, selectChargesOfKey} {
+		rows, _ := tx.Query(ctx, sql, name, merchant) // CollectRows returns its error
+		found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return fmt.Errorf("find the charge: %w", err)
+		}
+		if sql == selectChargesOfKey {
+			key = &name
+		}
+		if ids = found; len(ids) > 0 {
+			break
+		}
 	}
 	if err := t.readEvents(ctx, tx, ids); err != nil {
 		return err
@@ -160,14 +162,6 @@ const selectNow = `
 -- audit.selectNow
 select clock_timestamp()`
 
-// AddHeld adds what the provider holds for a charge, as of the timeline.
-func (t *Timeline) AddHeld(charge, what, provider string, detail Detail) {
-	t.Entries = append(t.Entries, TimelineEntry{
-		At: t.AsOf, Kind: "provider", ChargeID: charge, What: what, Who: provider, Detail: detail,
-	})
-	t.sort()
-}
-
 // sort orders by time, and entries of one time by their link.
 func (t *Timeline) sort() {
 	for i := range t.Entries {
@@ -176,24 +170,6 @@ func (t *Timeline) sort() {
 	slices.SortStableFunc(t.Entries, func(a, b TimelineEntry) int {
 		return cmp.Or(a.At.Compare(b.At), cmp.Compare(slices.Index(kinds, a.Kind), slices.Index(kinds, b.Kind)))
 	})
-}
-
-// findCharges takes the name for a charge's ID, else for a refund's, else for a key, which
-// it then returns: a key may have led to no charge.
-func findCharges(ctx context.Context, q postgres.Querier, name, merchant string) (ids []string, key *string, err error) {
-	for _, sql := range []string{selectCharge, selectChargeOfRefund, selectChargesOfKey} {
-		rows, _ := q.Query(ctx, sql, name, merchant) // CollectRows returns its error
-		if ids, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
-			return nil, nil, fmt.Errorf("find the charge: %w", err)
-		}
-		if sql == selectChargesOfKey {
-			key = &name
-		}
-		if len(ids) > 0 {
-			break
-		}
-	}
-	return ids, key, nil
 }
 
 const selectEvents = `

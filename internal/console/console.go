@@ -18,9 +18,7 @@ package console
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"embed"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"html/template"
@@ -31,8 +29,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
+	"github.com/bojanz/currency"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -64,27 +62,50 @@ type Console struct {
 	viewed  chan struct{}        // holds one value after a page was read
 	audited atomic.Pointer[audited]
 
-	acting  sync.Mutex // while an action of the lab is in flight
 	labbing sync.Mutex // of labbed
 	labbed  laboratory
 }
 
-//go:embed assets
+//go:embed assets assets/lanes.svg
 var assets embed.FS
 
 const maxForm = 16 << 10
 
-// policy permits the console's own files, and of styles in a page those of a drawing.
-var policy = func() string {
-	style := sha256.Sum256([]byte(Style))
-	return fmt.Sprintf("default-src 'none'; script-src 'self'; style-src 'self' 'sha256-%s'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-		base64.StdEncoding.EncodeToString(style[:]))
-}()
+// policy permits the console's own files.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 var functions = template.FuncMap{
 	"short": span, "plural": plural, "money": money, "dict": dict, "lanes": Draw,
 	"clock": func(t time.Time) string { return t.UTC().Format("15:04:05.000") },
 	"when":  func(t time.Time) string { return t.UTC().Format(time.DateTime) },
+}
+
+// span is the text of a duration, in three digits or to a second.
+func span(d time.Duration) string {
+	unit := time.Nanosecond
+	for unit < time.Second && d.Abs()/unit >= 1000 {
+		unit *= 10
+	}
+	return d.Round(unit).String()
+}
+
+// money shows an amount, which is in minor units, in units of its currency.
+func money(amount int64, code string) string {
+	exact, err := currency.NewAmountFromInt64(amount, code)
+	if err != nil {
+		return fmt.Sprintf("%d %s", amount, code)
+	}
+	formatter := currency.NewFormatter(currency.NewLocale("en"))
+	formatter.CurrencyDisplay = currency.DisplayNone
+	return formatter.Format(exact) + " " + code
+}
+
+// plural counts in words.
+func plural(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
 }
 
 // dict makes a map of names and values, for a template that needs several.
@@ -172,28 +193,13 @@ func (c *Console) guard(next http.Handler) http.Handler {
 		} {
 			w.Header().Set(name, value)
 		}
-		if !program.Local(hostOf(r)) {
+		if !program.Local(strings.ToLower(r.Host)) { // the name that the browser asked for
 			http.Error(w, "The console answers under localhost and loopback addresses alone: forward its port.", http.StatusMisdirectedRequest)
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-		err := r.ParseForm()
-		if text := r.URL.Path + fmt.Sprint(r.Form); err != nil || !utf8.ValidString(text) || strings.ContainsRune(text, 0) { // which the database cannot hold
-			c.refuse(w, r, problem{http.StatusBadRequest, "The request holds bytes that are no text."})
-			return
-		}
 		sites.Handler(next).ServeHTTP(w, r)
 	})
-}
-
-// hostOf is the host that a browser asked for, in lower case and without its port. A page of another
-// site whose name leads here has its own host.
-func hostOf(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.Host)
-	if err != nil {
-		host = r.Host
-	}
-	return strings.ToLower(strings.Trim(host, "[]"))
 }
 
 // problem is an error that a page shows.
@@ -214,7 +220,8 @@ var (
 // stored, so it goes to the log alone.
 func (c *Console) problemOf(err error) problem {
 	var p problem
-	var pg *pgconn.PgError
+	pg := &pgconn.PgError{}
+	errors.As(err, &pg)
 	switch {
 	case errors.As(err, &p):
 		return p
@@ -222,7 +229,9 @@ func (c *Console) problemOf(err error) problem {
 		return problem{http.StatusNotFound, "No charge, refund or idempotency key has this name."}
 	case errors.Is(err, inbox.ErrNoMessage):
 		return problem{http.StatusNotFound, "There is no such message."}
-	case errors.As(err, &pg) && pg.Code == "57014":
+	case pg.Code == "22021": // character_not_in_repertoire
+		return problem{http.StatusBadRequest, "The request holds bytes that are no text."}
+	case pg.Code == "57014": // query_canceled
 		return problem{http.StatusGatewayTimeout, "The database took too long to answer. Search by an exact name."}
 	}
 	c.Log.Warn("a page of the console failed", "error", err)

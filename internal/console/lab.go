@@ -66,25 +66,28 @@ func (c *Console) note(change func(*laboratory)) {
 
 // act begins an action of the lab. A client that goes away does not leave it half done.
 func (c *Console) act(r *http.Request) error {
-	i := slices.IndexFunc(c.Actions, func(a Action) bool { return a.Name == r.PostForm.Get("action") })
+	i := slices.IndexFunc(c.Actions, func(a Action) bool { return a.Name == r.PostFormValue("action") })
 	switch {
 	case c.Do == nil:
 		return problem{http.StatusForbidden, "There is no lab here: it breaks things, and only payonce demo has one."}
 	case i < 0:
 		return problem{http.StatusNotFound, "There is no such action."}
-	case !c.acting.TryLock():
+	}
+	busy := false
+	c.note(func(l *laboratory) {
+		if busy = len(l.Taken) > 0 && l.Taken[0].InFlight; !busy {
+			l.Taken = slices.Insert(l.Taken[:min(len(l.Taken), mostTaken-1)], 0, taken{At: c.Now(), Title: c.Actions[i].Title, InFlight: true})
+		}
+	})
+	if busy {
 		return problem{http.StatusConflict, "One action is taken at a time: wait until the last one has ended."}
 	}
-	c.note(func(l *laboratory) {
-		l.Taken = slices.Insert(l.Taken[:min(len(l.Taken), mostTaken-1)], 0, taken{At: c.Now(), Title: c.Actions[i].Title, InFlight: true})
-	})
 	go c.take(context.WithoutCancel(r.Context()), c.Actions[i].Name)
 	return nil
 }
 
 // take takes an action that is noted as in flight. Then another one may begin.
 func (c *Console) take(ctx context.Context, name string) {
-	defer c.acting.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, mostTime)
 	defer cancel()
 	var said string

@@ -32,17 +32,11 @@ const (
 	searchRows = 2000 // charges that one page of a search reads at most
 )
 
-// found is a row of the page.
-type found struct {
-	Merchant string
-	View     domain.View
-}
-
 // search is the page of charges, with what was asked.
 type search struct {
 	Name, Status, Amount string
 	Statuses             []domain.Status
-	Rows                 []found
+	Rows                 []ledger.Stream
 	Next                 string // the charge before the next page; "" if there is none
 }
 
@@ -85,15 +79,14 @@ func (c *Console) add(ctx context.Context, s *search, rows int, sql string, args
 		if unreadable != nil || stream.Charge.MerchantID == "" {
 			return true
 		}
-		v := stream.View()
-		if s.Status != "" && string(v.Status) != s.Status || s.Amount != "" && strconv.FormatInt(v.Amount, 10) != s.Amount {
+		if c := stream.Charge; s.Status != "" && string(c.Status) != s.Status || s.Amount != "" && strconv.FormatInt(c.Amount.Amount, 10) != s.Amount {
 			return true
 		}
 		if len(s.Rows) == rows {
-			s.Next = s.Rows[rows-1].View.ID
+			s.Next = s.Rows[rows-1].ID
 			return false
 		}
-		s.Rows = append(s.Rows, found{stream.Charge.MerchantID, v})
+		s.Rows = append(s.Rows, stream)
 		return true
 	})
 }
@@ -122,7 +115,7 @@ func (c *Console) learn(r *http.Request) (any, error) {
 		if err := c.find(r, &newest, "", 1); err != nil || len(newest.Rows) == 0 {
 			return history{}, err
 		}
-		name = newest.Rows[0].View.ID
+		name = newest.Rows[0].ID
 	}
 	return c.history(r, name)
 }
