@@ -13,7 +13,6 @@ import (
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/internal/testrun"
 )
 
 const maxBody = 65536 // bytes
@@ -181,34 +180,6 @@ func TestEveryRoute_needsItsScope(t *testing.T) {
 		}
 	}
 	wantRows(t, w.db, before, map[string]int64{"idempotency_keys": 1}) // that was given up
-}
-
-func TestMethod_thatARouteDoesNotHave(t *testing.T) {
-	t.Parallel()
-	w := serve(t)
-	before := rows(t, w.db)
-	known := map[string][]string{}
-	for route := range needed() {
-		c := request(route)
-		known[c.path] = append(known[c.path], c.method)
-	}
-	for path, allow := range known {
-		allow = append(allow, http.MethodOptions)
-		slices.Sort(allow)
-		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "BREW"} {
-			if slices.Contains(allow, method) {
-				continue
-			}
-			a := w.send(t, to(path, "key", "{}").like(method))
-			allowed := strings.Split(a.header.Get("Allow"), ", ")
-			slices.Sort(allowed)
-			testrun.Same(t, method+" "+path+": Allow", allow, allowed)
-			if method != http.MethodHead {
-				wantProblem(t, a, "/problems/method-not-allowed")
-			}
-		}
-	}
-	wantRows(t, w.db, before, nil)
 }
 
 // TestInvalidValues: what is wrong is named, and never echoed. TestContract_acceptsTheSameBodies has

@@ -152,7 +152,7 @@ type KeyResult string
 
 // What a key leads to.
 const (
-	KeyFirst       KeyResult = "first"       // the answer is stored under it now
+	KeyFirst       KeyResult = "first"       // no request has used it
 	KeyReplayed    KeyResult = "replayed"    // a stored answer
 	KeyReused      KeyResult = "reused"      // another request's
 	KeyExpired     KeyResult = "expired"     // a tombstone
