@@ -237,6 +237,7 @@ func inserts() map[string]struct{ caused, forged map[string]row } {
 			"an event about which a webhook is sent": requested.but("webhook", "true"),
 			"a refund with a long reason":            refund.but("data", `jsonb_build_object('refund_id', 're_2', 'amount', 1, 'reason', repeat('x', 4096))`),
 			"a refund of a long cause":               refund.but("metadata", `jsonb_build_object('actor', 'api', 'x', repeat('x', 4096))`),
+			"a refund of a cause of many digits":     refund.but("metadata", `'{"actor":"api","x":1e9999}'`),
 			"an order that fits in no index":         requested.but("data", `jsonb_build_object('merchant_id', 'acme', 'amount', 500, 'order_id', repeat('x', 9999))`),
 			"a page of another scheme":               limited(`"javascript:alert(1)"`, `null`),
 			"a page of many letters":                 requested.but("data", `jsonb_build_object('merchant_id', 'acme', 'amount', 500, 'order_id', '1', 'return_url', 'https://' || repeat('x', 9999))`),
