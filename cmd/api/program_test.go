@@ -194,12 +194,11 @@ const remote = "postgres://payonce:hunter2@db.example/payonce?sslmode=disable"
 
 func TestSettings_refusesUnsafeValues(t *testing.T) {
 	t.Parallel()
-	for _, unsafe := range [][2]string{
-		{"DATABASE_URL", remote}, {"DATABASE_URL", "postgres://payonce:hunter2@db.example/payonce?sslmode=require"},
-		{"DATABASE_CONNECTIONS", "4"}, {"IN_FLIGHT", "503"}, {"IN_FLIGHT_WAIT", "0s"}, {"IN_FLIGHT_WAIT", "11s"},
-		{"IDEMPOTENCY_RETENTION", "0s"}, {"RATE_LIMIT", "-1"}, {"AUTHENTICATION_FAILURES", "-1"}, {"CARD_NUMBER_CHECK", "false"},
-	} {
-		await.Refusal(t, run, environ(remote, unsafe[:]...), unsafe[0])
+	for unsafe := range strings.FieldsSeq(`DATABASE_URL=` + remote + ` DATABASE_URL=postgres://payonce:hunter2@db.example/payonce?sslmode=require
+DATABASE_CONNECTIONS=4 IN_FLIGHT=503 IN_FLIGHT_WAIT=0s IN_FLIGHT_WAIT=11s IDEMPOTENCY_RETENTION=0s RATE_LIMIT=-1
+AUTHENTICATION_FAILURES=-1 CARD_NUMBER_CHECK=false`) {
+		variable, value, _ := strings.Cut(unsafe, "=")
+		await.Refusal(t, run, environ(remote, variable, value), variable)
 	}
 }
 

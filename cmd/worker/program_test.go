@@ -151,13 +151,11 @@ const remote = "postgres://payonce:hunter2@db.example/payonce?sslmode=disable"
 
 func TestSettings_refusesUnsafeValues(t *testing.T) {
 	t.Parallel()
-	for _, unsafe := range [][2]string{
-		{"DATABASE_URL", ""}, {"DATABASE_URL", remote}, {"DATABASE_CONNECTIONS", "0"}, {"STRIPE_SECRET_KEY", ""}, {"STRIPE_API_BASE", "https://api.example/v1"},
-		{"WORKER_CONCURRENCY", "0"}, {"WORKER_CONCURRENCY", "10001"}, {"LEASE", "99ms"}, {"MAX_ATTEMPTS", "0"}, {"GIVE_UP_AFTER", "0s"},
-		{"BACKOFF_BASE", "0s"}, {"BACKOFF_CAP", "100ms"}, {"AUDIT_INTERVAL", "-1s"}, {"INBOX_RETENTION", "0s"}, {"WEBHOOK_ALLOW_CIDRS", "localhost"},
-		{"OUTBOX_RETENTION", "24h"}, // went
-	} {
-		await.Refusal(t, run, environ(remote, unsafe[:]...), unsafe[0])
+	for unsafe := range strings.FieldsSeq(`DATABASE_URL= DATABASE_URL=` + remote + ` DATABASE_CONNECTIONS=0 STRIPE_SECRET_KEY=
+STRIPE_API_BASE=https://api.example/v1 WORKER_CONCURRENCY=0 WORKER_CONCURRENCY=10001 LEASE=99ms MAX_ATTEMPTS=0 GIVE_UP_AFTER=0s
+BACKOFF_BASE=0s BACKOFF_CAP=100ms AUDIT_INTERVAL=-1s INBOX_RETENTION=0s WEBHOOK_ALLOW_CIDRS=localhost OUTBOX_RETENTION=24h`) {
+		variable, value, _ := strings.Cut(unsafe, "=")
+		await.Refusal(t, run, environ(remote, variable, value), variable)
 	}
 }
 

@@ -190,15 +190,11 @@ func TestInvalidValues(t *testing.T) {
 	before := rows(t, w.db)
 	const malformed, invalid, card = "/problems/malformed", "/problems/validation", "4242424242424242"
 	for _, test := range []struct{ name, body, kind, pointers string }{
-		{"nothing", "", malformed, ""},
 		{"not JSON", "hunter2", malformed, ""},
 		{"trailing data", body() + "x", malformed, ""},
 		{"a repeated member", `{"amount":1,"amount":2000}`, malformed, ""},
 		{"a member repeated by an escape", `{"amount":1,"\u0061mount":2000}`, malformed, ""},
-		{"an unknown member of an item", body("items", `[{"sku":"mug","quantity":1,"size":1}]`), malformed, "/items/0/size"},
 		{"an unknown member that may be data", body("hunter2-hunter2", "1"), malformed, ""},
-		{"a member folded onto another", body("Amount", "1"), malformed, "/Amount"},
-		{"amount a text", body("amount", `"hunter2"`), malformed, "/amount"},
 		{"amount 1.0", body("amount", "1.0"), malformed, "/amount"},
 		{"amount 1e3", body("amount", "1e3"), malformed, "/amount"},
 		{"amount with a leading zero", body("amount", "01"), malformed, ""},
@@ -213,7 +209,6 @@ func TestInvalidValues(t *testing.T) {
 		{"nothing given", "{}", invalid, "/order_id /payment_method /amount /currency"},
 		{"currency that is no more", body("currency", `"ANG"`), invalid, "/currency"},
 		{"a SKU repeated", body("items", `[{"sku":"a","quantity":1},{"sku":"b","quantity":1},{"sku":"a","quantity":2}]`), invalid, "/items/2/sku"},
-		{"an item null", body("items", "[null]"), invalid, "/items/0/sku /items/0/quantity"},
 		{"a metadata name with a slash and a tilde", body("metadata", `{"a/b~c":`+text(501)+`}`), invalid, "/metadata/a~1b~0c"},
 		{"several members", body("amount", "0", "currency", `"hunter2"`, "items", `[{"sku":"","quantity":0}]`), invalid, "/amount /currency /items/0/sku /items/0/quantity"},
 		{"an amount that the provider cannot move", body("amount", "5124", "currency", `"KWD"`), invalid, "/amount"},

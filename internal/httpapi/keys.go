@@ -90,7 +90,7 @@ func (a *API) request(c echo.Context, operation, key string, canonical []byte) i
 		},
 		ID:       c.Response().Header().Get(echo.HeaderXRequestID),
 		APIKey:   exchangeOf(c).session.keyID,
-		Client:   c.RealIP(),
+		Client:   clientOf(c).String(),
 		Metadata: a.Carry(c.Request().Context()),
 	}
 }

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,6 +22,7 @@ var isRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`).MatchString
 type exchange struct {
 	Answer
 
+	client  netip.Addr // see clientOf
 	session session
 	body    []byte // of a POST
 	unread  error  // why it could not be read
@@ -39,7 +41,8 @@ func exchangeOf(c echo.Context) *exchange {
 // a card number.
 func identify(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		c.Set(exchangeKey, &exchange{})
+		client, _ := netip.ParseAddr(c.RealIP())
+		c.Set(exchangeKey, &exchange{client: client.Unmap().WithZone("")})
 		id := strings.Join(c.Request().Header.Values(echo.HeaderXRequestID), ",") // two are none
 		if !isRequestID(id) {
 			id = uuid.NewString()
