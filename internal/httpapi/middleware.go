@@ -147,9 +147,6 @@ const (
 	DeniedGuessing Denied = "guessing"
 )
 
-// Denials are all of them.
-func Denials() []Denied { return []Denied{DeniedInvalid, DeniedGuessing} }
-
 // KeyResult is what an idempotency key led to.
 type KeyResult string
 
@@ -162,11 +159,6 @@ const (
 	KeyInUse       KeyResult = "in_use"      // its first request did not end in time
 	KeyUnavailable KeyResult = "unavailable" // the store could not say
 )
-
-// KeyResults are all of them.
-func KeyResults() []KeyResult {
-	return []KeyResult{KeyFirst, KeyReplayed, KeyReused, KeyExpired, KeyInUse, KeyUnavailable}
-}
 
 // AnswerOf returns the answer to a request, for Config.Observe. Before the answer it has
 // the method and the route.
