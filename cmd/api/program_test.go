@@ -1,10 +1,6 @@
 package main
 
 import (
-	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/hex"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -70,7 +66,7 @@ func read(t *testing.T, p *testrun.Running, path string) testrun.Response {
 func TestRun(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	db, server := database(t)
+	_, server := database(t)
 	url := server.URL("service")
 
 	t.Run("it serves until SIGTERM", func(t *testing.T) {
@@ -97,54 +93,12 @@ func TestRun(t *testing.T) {
 		testrun.Refusal(t, run, environ(server.URL("bare")), "the database lacks a migration: run payonce migrate")
 	})
 
-	for policy, want := range map[string]struct {
-		status int
-		wait   time.Duration // at least
-	}{
-		"wait": {http.StatusConflict, 600 * time.Millisecond},
-		"409":  {http.StatusConflict, 0},
-		"425":  {http.StatusTooEarly, 0},
-		"202":  {http.StatusAccepted, 0},
-	} {
-		t.Run("IN_FLIGHT="+policy, func(t *testing.T) {
-			p := testrun.Start(t, run, environ(url, "IN_FLIGHT", policy, "IN_FLIGHT_WAIT", "600ms"))
-			hold(t, db, "key-in-flight")
-			began := time.Now()
-			got := send(t, p, "key-in-flight")
-			if got.Status != want.status || got.Header.Get("Retry-After") != "1" {
-				t.Errorf("%v, want %d", got, want.status)
-			}
-			if waited := time.Since(began); waited < want.wait {
-				t.Errorf("answered after %s", waited)
-			}
-			if got.Status == http.StatusAccepted && (got.Body != "{}" || got.Header.Get("Location") != "") {
-				t.Errorf("a pending answer: %v", got)
-			}
-		})
-	}
-
 	t.Run("CARD_NUMBER_CHECK=off", func(t *testing.T) {
 		p := testrun.Start(t, run, environ(url, "CARD_NUMBER_CHECK", "off"))
 		for member, text := range map[string]string{"metadata": `{"4242424242424242":""}`, "description": `"4242424242424242"`} {
 			got := sendBody(t, p, "card-"+member, strings.TrimSuffix(charge, "}")+`,"`+member+`":`+text+`}`)
 			if got.Status != http.StatusAccepted {
 				t.Errorf("%s: %v", member, got)
-			}
-		}
-	})
-
-	t.Run("STRIPE_WEBHOOK_SECRET may hold two secrets", func(t *testing.T) {
-		p := testrun.Start(t, run, environ(url, "STRIPE_WEBHOOK_SECRET", "whsec_new, whsec_old"))
-		for secret, want := range map[string]int{"whsec_new": http.StatusOK, "whsec_old": http.StatusOK, "whsec_other": http.StatusBadRequest, "": http.StatusBadRequest} {
-			const event = `{"id":"evt_1","type":"payout.paid"}`
-			at := strconv.FormatInt(time.Now().Unix(), 10)
-			mac := hmac.New(sha256.New, []byte(secret))
-			mac.Write([]byte(at + "." + event))
-			got := p.Do(t, http.MethodPost, "/v1/webhooks/stripe", event, map[string]string{
-				"Stripe-Signature": "t=" + at + ",v1=" + hex.EncodeToString(mac.Sum(nil)),
-			})
-			if got.Status != want {
-				t.Errorf("signed by %q: status %d, want %d", secret, got.Status, want)
 			}
 		}
 	})
@@ -164,17 +118,6 @@ func TestRun(t *testing.T) {
 				t.Errorf("no metric says %s", want)
 			}
 		}
-	})
-
-	t.Run("RATE_LIMIT=1", func(t *testing.T) {
-		p := testrun.Start(t, run, environ(url, "RATE_LIMIT", "1"))
-		if first := send(t, p, "key-rated"); first.Status != http.StatusAccepted {
-			t.Errorf("the first request: %v", first)
-		}
-		testrun.Progress(t, "two requests come within a second", func() (seen string, done bool) {
-			got := send(t, p, "key-rated")
-			return got.Body, got.Status == http.StatusTooManyRequests
-		})
 	})
 
 	t.Run("while no server takes writes it answers 503", func(t *testing.T) {
@@ -210,17 +153,6 @@ func TestRun(t *testing.T) {
 			testrun.Refusal(t, run, environ(url, variable, value), variable)
 		})
 	}
-}
-
-// hold inserts a key in a transaction that lasts as long as the test.
-func hold(t *testing.T, db *postgres.DB, key string) {
-	t.Helper()
-	tx, err := db.Pool().Begin(t.Context())
-	testdb.Must(t, err)
-	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
-	testdb.Exec(t, tx, `
-insert into idempotency_keys (scope, operation, key, fingerprint, status_code, body, expires_at)
-values ('acme', 'POST /v1/charges', $1, 'another', 202, '{}', clock_timestamp() + interval '1 hour')`, key)
 }
 
 func TestRun_refusesAServer(t *testing.T) {
@@ -261,22 +193,32 @@ const remote = "postgres://payonce:hunter2@db.example/payonce?sslmode=disable"
 
 func TestSettings_refusesUnsafeValues(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct{ name, variable, value string }{
-		{"a database over a network in plain text", "DATABASE_URL", remote},
-		{"a database over a network that TLS does not verify", "DATABASE_URL", "postgres://payonce:hunter2@db.example/payonce?sslmode=require"},
-		{"an unknown answer in flight", "IN_FLIGHT", "503"},
-		{"no wait in flight", "IN_FLIGHT_WAIT", "0s"},
-		{"a wait that outlives the request", "IN_FLIGHT_WAIT", "11s"},
-		{"no retention", "IDEMPOTENCY_RETENTION", "0s"},
-		{"a negative limit of rates", "RATE_LIMIT", "-1"},
-		{"a negative limit of failures", "AUTHENTICATION_FAILURES", "-1"},
-		{"too few connections", "DATABASE_CONNECTIONS", "4"},
-		{"a check of card numbers, neither on nor off", "CARD_NUMBER_CHECK", "false"},
+	for unsafe := range strings.FieldsSeq(`DATABASE_URL=` + remote + ` DATABASE_URL=postgres://payonce:hunter2@db.example/payonce?sslmode=require
+DATABASE_CONNECTIONS=4 IN_FLIGHT=503 IN_FLIGHT_WAIT=0s IN_FLIGHT_WAIT=11s IDEMPOTENCY_RETENTION=0s RATE_LIMIT=-1
+AUTHENTICATION_FAILURES=-1 CARD_NUMBER_CHECK=false`) {
+		variable, value, _ := strings.Cut(unsafe, "=")
+		testrun.Refusal(t, run, environ(remote, variable, value), variable)
+	}
+}
+
+// TestSettings_configureTheAPI: what internal/httpapi is configured by, and tested with.
+func TestSettings_configureTheAPI(t *testing.T) {
+	t.Parallel()
+	for policy, want := range map[string]struct {
+		status int
+		wait   time.Duration
+	}{
+		"wait": {http.StatusConflict, time.Second}, "409": {http.StatusConflict, -1},
+		"425": {http.StatusTooEarly, -1}, "202": {http.StatusAccepted, -1},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			testrun.Refusal(t, run, environ(remote, test.variable, test.value), test.variable)
-		})
+		s := settings{InFlight: policy, InFlightWait: time.Second, RateLimit: 7, StripeWebhookSecret: "whsec_new, whsec_old"}
+		c := s.config()
+		if c.InFlight != want.status || s.wait() != want.wait || c.Limits.PerSecond != 7 || !slices.Equal(c.StripeSecrets, []string{"whsec_new", "whsec_old"}) {
+			t.Errorf("IN_FLIGHT=%s is %d after %s; of %+v", policy, c.InFlight, s.wait(), c)
+		}
+	}
+	if secrets := (settings{}).config().StripeSecrets; len(secrets) > 0 {
+		t.Errorf("without a secret there is %q", secrets)
 	}
 }
 

@@ -182,7 +182,7 @@ func (s *script) record(stream ledger.Stream, events ...domain.Event) (ledger.St
 
 // opens reports whether an API key is valid, with so many scopes.
 func (s *script) opens(_ *testscript.TestScript, args []string) (bool, error) {
-	m, err := merchants.Authenticate(s.tb.Context(), s.db, args[0])
+	m, err := merchants.NewAuthenticate(s.db, 1)(s.tb.Context(), args[0])
 	if errors.Is(err, merchants.ErrUnauthorized) {
 		return false, nil
 	}

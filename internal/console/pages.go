@@ -79,7 +79,7 @@ func (c *Console) add(ctx context.Context, s *search, rows int, sql string, args
 		if unreadable != nil || stream.Charge.MerchantID == "" {
 			return true
 		}
-		if c := stream.Charge; s.Status != "" && string(c.Status) != s.Status || s.Amount != "" && strconv.FormatInt(c.Amount.Amount, 10) != s.Amount {
+		if c := stream.Charge; s.Status != "" && string(c.Status) != s.Status || s.Amount != "" && strconv.FormatInt(c.Amount, 10) != s.Amount {
 			return true
 		}
 		if len(s.Rows) == rows {

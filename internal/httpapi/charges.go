@@ -17,50 +17,18 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// createCharge is POST /v1/charges. The body is judged before the key, so a request that
-// is refused for its body leaves the key free.
-func (a *API) createCharge(c echo.Context) error {
-	body, err := decode(c, false, a.validate)
-	if err != nil {
-		return err
-	}
-	return a.keyed(c, body, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Result, error) {
-		return a.Intake.AcceptCharge(ctx, account, r, body)
-	})
+// createCharge is POST /v1/charges.
+func (a *API) createCharge(ctx context.Context, account intake.Account, r intake.Request, _ string, body intake.Charge) (idempotency.Result, error) {
+	return a.Intake.AcceptCharge(ctx, account, r, body)
 }
 
 // cancelCharge is POST /v1/charges/{id}/cancel. Its body is empty or {}.
-func (a *API) cancelCharge(c echo.Context) error {
-	body, err := decode[struct{}](c, true, nil)
-	if err != nil {
-		return err
-	}
-	id, err := chargeID(c)
-	if err != nil {
-		return err
-	}
-	return a.keyed(c, body, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Result, error) {
-		return a.Intake.CancelCharge(ctx, account, r, id)
-	})
+func (a *API) cancelCharge(ctx context.Context, account intake.Account, r intake.Request, id string, _ struct{}) (idempotency.Result, error) {
+	return a.Intake.CancelCharge(ctx, account, r, id)
 }
 
-// createRefund is POST /v1/charges/{id}/refunds.
-func (a *API) createRefund(c echo.Context) error {
-	body, err := decode(c, false, a.validateRefund)
-	if err != nil {
-		return err
-	}
-	id, err := chargeID(c)
-	if err != nil {
-		return err
-	}
-	return a.keyed(c, body, func(ctx context.Context, account intake.Account, r intake.Request) (idempotency.Result, error) {
-		return a.Intake.RequestRefund(ctx, account, r, id, body)
-	})
-}
-
-// chargeID is the id in the path. What cannot be one is refused before anything is stored
-// about it.
+// chargeID is the id in the path, "" where there is none. What cannot be one is refused before
+// anything is stored about it.
 func chargeID(c echo.Context) (string, error) {
 	id := param(c, "id")
 	if !utf8.ValidString(id) || hasNUL(id) || holdsCard(id) {

@@ -13,7 +13,6 @@ import (
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/internal/testrun"
 )
 
 const maxBody = 65536 // bytes
@@ -183,34 +182,6 @@ func TestEveryRoute_needsItsScope(t *testing.T) {
 	wantRows(t, w.db, before, map[string]int64{"idempotency_keys": 1}) // that was given up
 }
 
-func TestMethod_thatARouteDoesNotHave(t *testing.T) {
-	t.Parallel()
-	w := serve(t)
-	before := rows(t, w.db)
-	known := map[string][]string{}
-	for route := range needed() {
-		c := request(route)
-		known[c.path] = append(known[c.path], c.method)
-	}
-	for path, allow := range known {
-		allow = append(allow, http.MethodOptions)
-		slices.Sort(allow)
-		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "BREW"} {
-			if slices.Contains(allow, method) {
-				continue
-			}
-			a := w.send(t, to(path, "key", "{}").like(method))
-			allowed := strings.Split(a.header.Get("Allow"), ", ")
-			slices.Sort(allowed)
-			testrun.Same(t, method+" "+path+": Allow", allow, allowed)
-			if method != http.MethodHead {
-				wantProblem(t, a, "/problems/method-not-allowed")
-			}
-		}
-	}
-	wantRows(t, w.db, before, nil)
-}
-
 // TestInvalidValues: what is wrong is named, and never echoed. TestContract_acceptsTheSameBodies has
 // the bounds.
 func TestInvalidValues(t *testing.T) {
@@ -219,15 +190,11 @@ func TestInvalidValues(t *testing.T) {
 	before := rows(t, w.db)
 	const malformed, invalid, card = "/problems/malformed", "/problems/validation", "4242424242424242"
 	for _, test := range []struct{ name, body, kind, pointers string }{
-		{"nothing", "", malformed, ""},
 		{"not JSON", "hunter2", malformed, ""},
 		{"trailing data", body() + "x", malformed, ""},
 		{"a repeated member", `{"amount":1,"amount":2000}`, malformed, ""},
 		{"a member repeated by an escape", `{"amount":1,"\u0061mount":2000}`, malformed, ""},
-		{"an unknown member of an item", body("items", `[{"sku":"mug","quantity":1,"size":1}]`), malformed, "/items/0/size"},
 		{"an unknown member that may be data", body("hunter2-hunter2", "1"), malformed, ""},
-		{"a member folded onto another", body("Amount", "1"), malformed, "/Amount"},
-		{"amount a text", body("amount", `"hunter2"`), malformed, "/amount"},
 		{"amount 1.0", body("amount", "1.0"), malformed, "/amount"},
 		{"amount 1e3", body("amount", "1e3"), malformed, "/amount"},
 		{"amount with a leading zero", body("amount", "01"), malformed, ""},
@@ -242,7 +209,6 @@ func TestInvalidValues(t *testing.T) {
 		{"nothing given", "{}", invalid, "/order_id /payment_method /amount /currency"},
 		{"currency that is no more", body("currency", `"ANG"`), invalid, "/currency"},
 		{"a SKU repeated", body("items", `[{"sku":"a","quantity":1},{"sku":"b","quantity":1},{"sku":"a","quantity":2}]`), invalid, "/items/2/sku"},
-		{"an item null", body("items", "[null]"), invalid, "/items/0/sku /items/0/quantity"},
 		{"a metadata name with a slash and a tilde", body("metadata", `{"a/b~c":`+text(501)+`}`), invalid, "/metadata/a~1b~0c"},
 		{"several members", body("amount", "0", "currency", `"hunter2"`, "items", `[{"sku":"","quantity":0}]`), invalid, "/amount /currency /items/0/sku /items/0/quantity"},
 		{"an amount that the provider cannot move", body("amount", "5124", "currency", `"KWD"`), invalid, "/amount"},

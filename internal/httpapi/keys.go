@@ -31,42 +31,53 @@ const (
 	headerTraceparent = "Traceparent"
 )
 
-// keyed answers a request under its idempotency key by what accept makes of it. The request
-// is fingerprinted by method, path, merchant and typed body, so that white space, the order
-// of members and escapes do not count.
-func (a *API) keyed(
-	c echo.Context, body any,
-	accept func(context.Context, intake.Account, intake.Request) (idempotency.Result, error),
-) error {
-	value, err := idempotency.ParseKey(c.Request().Header.Values(headerKey))
-	if err != nil {
-		return err
+// keyed answers requests under their idempotency keys by what accept makes of them. Body and charge id
+// are judged before the key: a request that is refused for them leaves it free. A request is
+// fingerprinted by method, path, merchant and typed body, so that white space, the order of members
+// and escapes do not count.
+func keyed[T any](
+	a *API, optional bool, validate func(T) error,
+	accept func(ctx context.Context, account intake.Account, r intake.Request, id string, body T) (idempotency.Result, error),
+) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		body, err := decode(c, optional, validate)
+		if err != nil {
+			return err
+		}
+		id, err := chargeID(c)
+		if err != nil {
+			return err
+		}
+		value, err := idempotency.ParseKey(c.Request().Header.Values(headerKey))
+		if err != nil {
+			return err
+		}
+		h, e := c.Response().Header(), exchangeOf(c)
+		h.Set(headerKey, value)
+		e.Key = KeyFirst                   // unless the answer is another
+		canonical, _ := json.Marshal(body) // it was decoded from JSON: it cannot fail
+		wait, asked := preferredWait(c.Request().Header.Values(headerPrefer))
+		if asked {
+			applied(c, wait)
+		}
+		r := a.request(c, operation(c), storedKey(value), canonical)
+		r.Wait, r.Refuse = wait, refuseOf(c)
+		outcome, err := accept(c.Request().Context(), a.account(c), r, id, body)
+		if !outcome.ExpiresAt.IsZero() {
+			h.Set(headerExpires, outcome.ExpiresAt.UTC().Format(http.TimeFormat))
+		}
+		if location := outcome.Header.Get(echo.HeaderLocation); location != "" {
+			h.Set(echo.HeaderLocation, location)
+		}
+		if err != nil {
+			return err
+		}
+		if outcome.Replayed {
+			h.Set(headerReplayed, "true")
+			e.Key = KeyReplayed
+		}
+		return c.Blob(outcome.StatusCode, outcome.Header.Get(echo.HeaderContentType), outcome.Body)
 	}
-	h, e := c.Response().Header(), exchangeOf(c)
-	h.Set(headerKey, value)
-	e.Key = KeyFirst                   // unless the answer is another
-	canonical, _ := json.Marshal(body) // it was decoded from JSON: it cannot fail
-	wait, asked := preferredWait(c.Request().Header.Values(headerPrefer))
-	if asked {
-		applied(c, wait)
-	}
-	r := a.request(c, operation(c), storedKey(value), canonical)
-	r.Wait, r.Refuse = wait, refuseOf(c)
-	outcome, err := accept(c.Request().Context(), a.account(c), r)
-	if !outcome.ExpiresAt.IsZero() {
-		h.Set(headerExpires, outcome.ExpiresAt.UTC().Format(http.TimeFormat))
-	}
-	if location := outcome.Header.Get(echo.HeaderLocation); location != "" {
-		h.Set(echo.HeaderLocation, location)
-	}
-	if err != nil {
-		return err
-	}
-	if outcome.Replayed {
-		h.Set(headerReplayed, "true")
-		e.Key = KeyReplayed
-	}
-	return c.Blob(outcome.StatusCode, outcome.Header.Get(echo.HeaderContentType), outcome.Body)
 }
 
 // account is the merchant's, as a request needs it.
@@ -90,7 +101,7 @@ func (a *API) request(c echo.Context, operation, key string, canonical []byte) i
 		},
 		ID:       c.Response().Header().Get(echo.HeaderXRequestID),
 		APIKey:   exchangeOf(c).session.keyID,
-		Client:   c.RealIP(),
+		Client:   clientOf(c).String(),
 		Metadata: a.Carry(c.Request().Context()),
 	}
 }

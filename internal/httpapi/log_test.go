@@ -223,6 +223,7 @@ func TestObserve_seesWhatAKeyLedTo(t *testing.T) {
 		{pending, post("held", body()), httpapi.Answer{Route: charges, Status: 202, Key: httpapi.KeyInUse}},
 		{w, refund, httpapi.Answer{Route: refunds, Status: 404, Key: httpapi.KeyFirst}},
 		{w, refund, httpapi.Answer{Route: refunds, Status: 404, Key: httpapi.KeyReplayed}},
+		{w, post("past", body("expires_at", `"2026-01-01T00:00:00Z"`)), httpapi.Answer{Route: charges, Status: 422, Key: httpapi.KeyFirst}},
 		{w, post("key", "{"), httpapi.Answer{Route: charges, Status: 400}},
 		{w, get("/v1/charges/ch_1"), httpapi.Answer{Method: "GET", Route: "/v1/charges/:id", Status: 404}},
 		{w, get("/nowhere"), httpapi.Answer{Method: "GET", Status: 404}},

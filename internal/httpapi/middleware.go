@@ -3,6 +3,7 @@ package httpapi
 import (
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,6 +22,7 @@ var isRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`).MatchString
 type exchange struct {
 	Answer
 
+	client  netip.Addr // see clientOf
 	session session
 	body    []byte // of a POST
 	unread  error  // why it could not be read
@@ -39,7 +41,8 @@ func exchangeOf(c echo.Context) *exchange {
 // a card number.
 func identify(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		c.Set(exchangeKey, &exchange{})
+		client, _ := netip.ParseAddr(c.RealIP())
+		c.Set(exchangeKey, &exchange{client: client.Unmap().WithZone("")})
 		id := strings.Join(c.Request().Header.Values(echo.HeaderXRequestID), ",") // two are none
 		if !isRequestID(id) {
 			id = uuid.NewString()
@@ -144,26 +147,18 @@ const (
 	DeniedGuessing Denied = "guessing"
 )
 
-// Denials are all of them.
-func Denials() []Denied { return []Denied{DeniedInvalid, DeniedGuessing} }
-
 // KeyResult is what an idempotency key led to.
 type KeyResult string
 
 // What a key leads to.
 const (
-	KeyFirst       KeyResult = "first"       // the answer is stored under it now
+	KeyFirst       KeyResult = "first"       // no request has used it
 	KeyReplayed    KeyResult = "replayed"    // a stored answer
 	KeyReused      KeyResult = "reused"      // another request's
 	KeyExpired     KeyResult = "expired"     // a tombstone
 	KeyInUse       KeyResult = "in_use"      // its first request did not end in time
 	KeyUnavailable KeyResult = "unavailable" // the store could not say
 )
-
-// KeyResults are all of them.
-func KeyResults() []KeyResult {
-	return []KeyResult{KeyFirst, KeyReplayed, KeyReused, KeyExpired, KeyInUse, KeyUnavailable}
-}
 
 // AnswerOf returns the answer to a request, for Config.Observe. Before the answer it has
 // the method and the route.

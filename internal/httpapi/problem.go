@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -190,8 +191,8 @@ func (a *API) problem(err error, c echo.Context) {
 	}
 	p, e, h := a.classify(err), exchangeOf(c), c.Response().Header()
 	e.Denied = p.denied
-	if e.Key != "" {
-		e.Key = p.key
+	if e.Key != "" { // what says nothing of the key was found on a free one
+		e.Key = cmp.Or(p.key, e.Key)
 	}
 	if p.Status >= http.StatusInternalServerError {
 		e.cause = err

@@ -1,7 +1,6 @@
 package merchants
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -19,7 +18,7 @@ import (
 )
 
 // insertKey adds a key. A key that exists stays as it is, with its merchant: a revoked one is
-// not revived. A caller that adds a chosen key asks Authenticate afterwards. The clock is read
+// not revived. A caller that adds a chosen key reads it afterwards (FindKeys). The clock is read
 // once, so a life that PostgreSQL rounds to nothing is none, however long the statement takes.
 const insertKey = `
 -- merchants.insertKey
@@ -153,7 +152,7 @@ func storable(text string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, ""), "\x00", "")
 }
 
-// ErrUnauthorized is returned by Authenticate for every key that is not valid: malformed,
+// ErrUnauthorized is returned by NewAuthenticate's reader for every key that is not valid: malformed,
 // unknown, expired or revoked.
 var ErrUnauthorized = errors.New("the API key is not valid")
 
@@ -168,19 +167,10 @@ select merchant_id, fee_basis_points, fee_fixed, one_charge_per_order, has_webho
   from api_keys_by_prefix($1)
  where sha256(key_hash || $3) = any ($2)`
 
-// Authenticate returns the merchant of an API key, with the scopes of the key;
-// ErrUnauthorized if it is not valid. The time that it takes depends on the prefix of the key
-// alone.
-func Authenticate(ctx context.Context, q postgres.Querier, key string) (Merchant, error) {
-	found, err := merchantsOf(ctx, q, []string{key})
-	if err == nil && found[0].ID == "" {
-		err = ErrUnauthorized
-	}
-	return found[0], err
-}
-
-// NewAuthenticate is Authenticate for many callers: those at the same moment share a round trip
-// (postgres.Reads), of which so many are in flight at most. Nothing is cached.
+// NewAuthenticate returns what reads the merchant of an API key, with the scopes of the key;
+// ErrUnauthorized if it is not valid. The time that it takes depends on the prefix of the key alone.
+// Calls at the same moment share a round trip (postgres.Reads), of which so many are in flight at
+// most. Nothing is cached.
 func NewAuthenticate(q postgres.Querier, most int) func(ctx context.Context, key string) (Merchant, error) {
 	reads := postgres.NewReads(most, func(ctx context.Context, keys []string) ([]Merchant, error) {
 		return merchantsOf(ctx, q, keys)
@@ -194,12 +184,19 @@ func NewAuthenticate(q postgres.Querier, most int) func(ctx context.Context, key
 	}
 }
 
-// merchantsOf are the merchants of keys, in their order; without an ID where a key is not valid.
+// merchantsOf are the merchants of keys, in their order; without an ID where a key is not valid. A key
+// that several callers have is read once.
 func merchantsOf(ctx context.Context, q postgres.Querier, keys []string) ([]Merchant, error) {
-	salt, prefixes, digests := []byte(rand.Text()), make([]string, len(keys)), make([][]byte, len(keys))
+	callers, salt := map[string][]int{}, []byte(rand.Text())
 	for i, key := range keys {
+		callers[key] = append(callers[key], i)
+	}
+	var prefixes []string
+	var digests [][]byte
+	askedBy := map[[sha256.Size]byte][]int{}
+	for key, of := range callers {
 		salted := sha256.Sum256(append(hashOf(key), salt...))
-		prefixes[i], digests[i] = Prefix(key), salted[:]
+		prefixes, digests, askedBy[salted] = append(prefixes, Prefix(key)), append(digests, salted[:]), of
 	}
 	slices.Sort(prefixes)                                                          // a prefix is asked for once
 	rows, _ := q.Query(ctx, selectByKeys, slices.Compact(prefixes), digests, salt) // rows have its error too
@@ -207,10 +204,8 @@ func merchantsOf(ctx context.Context, q postgres.Querier, keys []string) ([]Merc
 	var m Merchant
 	var digest []byte
 	_, err := pgx.ForEachRow(rows, []any{&m.ID, &m.FeeBasisPoints, &m.FeeFixed, &m.OneChargePerOrder, &m.HasWebhook, &m.Scopes, &digest}, func() error {
-		for i := range digests {
-			if bytes.Equal(digests[i], digest) {
-				all[i] = m
-			}
+		for _, i := range askedBy[[sha256.Size]byte(digest)] {
+			all[i] = m
 		}
 		m = Merchant{} // the next row has maps and slices of its own
 		return nil

@@ -21,8 +21,8 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-// TestAuthenticate: an API key authenticates its merchant, alone and beside others at the same moment;
-// anything else opens nothing, and is refused in the same way.
+// TestAuthenticate: an API key authenticates its merchant, beside others at the same moment; anything
+// else opens nothing, and is refused in the same way.
 func TestAuthenticate(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
@@ -50,16 +50,11 @@ func TestAuthenticate(t *testing.T) {
 				testrun.Same(t, "the merchant of "+key, merchant, got)
 			})
 		}
-		got, err := merchants.Authenticate(t.Context(), db, key)
-		testrun.Same(t, "the merchant of "+key, merchant, got)
-		if errors.Is(err, merchants.ErrUnauthorized) != (merchant.ID == "") {
-			t.Errorf("%.40q: %v", key, err)
-		}
 	}
 	all.Wait()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := merchants.Authenticate(ended, db, key); errors.Is(err, merchants.ErrUnauthorized) || !errors.Is(err, context.Canceled) {
+	if _, err := together(ended, key); errors.Is(err, merchants.ErrUnauthorized) || !errors.Is(err, context.Canceled) {
 		t.Errorf("a database that cannot answer is a wrong key: %v", err)
 	}
 }
@@ -91,7 +86,7 @@ select sha256(convert_to(key, 'UTF8')), left(key, 16), 'm' || n, '{charges:read}
 			}
 			tx := testdb.Begin(t, db.Pool(), `set local transaction isolation level read committed`)
 			for range 10 {
-				if _, err := merchants.Authenticate(t.Context(), tx, "sk_test_00000001xxxxxxxxxxxxxxxxxxxxxxxx"); err != nil && !errors.Is(err, merchants.ErrUnauthorized) {
+				if _, err := merchants.NewAuthenticate(tx, 1)(t.Context(), "sk_test_00000001xxxxxxxxxxxxxxxxxxxxxxxx"); err != nil && !errors.Is(err, merchants.ErrUnauthorized) {
 					t.Fatal(err)
 				}
 			}
@@ -104,7 +99,7 @@ select coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::int
  where relname in ('api_keys', 'merchants')`)
 			}
 			earlier := read()
-			m, err := merchants.Authenticate(t.Context(), tx, "sk_test_00005000xxxxxxxxxxxxxxxxxxxxxxxx")
+			m, err := merchants.NewAuthenticate(tx, 1)(t.Context(), "sk_test_00005000xxxxxxxxxxxxxxxxxxxxxxxx")
 			if rows := read() - earlier; err != nil || m.ID != "m5000" || rows != 2 {
 				t.Errorf("it opens %q, %v; %d rows are read, want the key and its merchant", m.ID, err, rows)
 			}
@@ -141,7 +136,7 @@ func find(t *testing.T, db *postgres.DB, merchant, name string, want int) []merc
 
 func wantOpen(t *testing.T, db *postgres.DB, key string, open bool) {
 	t.Helper()
-	m, err := merchants.Authenticate(t.Context(), db, key)
+	m, err := merchants.NewAuthenticate(db, 1)(t.Context(), key)
 	if open && err != nil || !open && (!errors.Is(err, merchants.ErrUnauthorized) || m.ID != "") {
 		t.Errorf("%.16s opens %q: %v, want it open: %t", key, m.ID, err, open)
 	}

@@ -67,7 +67,7 @@ func TestRegister(t *testing.T) {
 	register(t, db, other, merchants.Webhook{Secret: "whsec_b3RoZXI="}, key)
 	wantWebhook(t, db, "https://newer.example", secret)
 	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, key)
-	got, err := merchants.Authenticate(t.Context(), db, key)
+	got, err := merchants.NewAuthenticate(db, 1)(t.Context(), key)
 	want := acme()
 	want.HasWebhook = true
 	testdb.Must(t, err)
