@@ -46,7 +46,7 @@ func TestOpen_refusesAPoolerThatRefusesSettings(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // at once
 	testdb.Must(t, err)
-	defer listener.Close()
+	defer func() { _ = listener.Close() }()
 	go func() {
 		for client, err := listener.Accept(); err == nil; client, err = listener.Accept() {
 			session := pgproto3.NewBackend(client, client)
