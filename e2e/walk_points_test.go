@@ -179,7 +179,7 @@ func (p *testbed) record(ctx context.Context, way recording, r *rest) (own, star
 	var takes [2]map[crashPoint]bool
 	var last []seenPoint
 	for i := range takes {
-		result, err := p.run(ctx, way, crashAim{}, 0)
+		result, err := p.run(ctx, way, crashAim{})
 		if err != nil {
 			return own, start, err
 		}

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/payonce/payonce/internal/testrun"
 )
 
 var updatePoints = flag.Bool("update", false, "with -walk=points: write the crash points of every scenario to testdata/points.txt, and walk none")
@@ -98,20 +96,4 @@ func checkPoints(t *testing.T, recordings []recording) {
 	if lines := changedPoints(parsePoints(readFile(t, pointsFile)), recordings); len(lines) > 0 {
 		t.Errorf("the crash points differ from %s (- vanished, + appeared). If that is meant: %s\n%s", pointsFile, updateByHand, strings.Join(lines, "\n"))
 	}
-}
-
-func TestPoints_aChangeIsReported(t *testing.T) {
-	t.Parallel()
-	made := func(scenarioName string, unstable []string, points ...string) recording {
-		c := recording{scenario: scenario{name: scenarioName}, program: "api", unstable: unstable}
-		for _, name := range points {
-			c.points = append(c.points, planned{seenPoint: seenPoint{crashPoint: crashPoint{name: name, occurrence: 1}}})
-		}
-		return c
-	}
-	before := []recording{made("one", nil, "commit", "insert a"), made("two", nil, "commit"), made("three", nil)}
-	listed := parsePoints(recordedPoints(before))
-	testrun.Same(t, "nothing changed", []string(nil), changedPoints(listed, before))
-	after := []recording{made("one", []string{"commit"}, "insert b", "insert a"), made("two", []string{"insert c"}), made("four", nil, "commit")}
-	testrun.Same(t, "changes", []string{"+ one/api/insert b", "- two/api/commit", "+ four/api/commit", "- three/api"}, changedPoints(listed, after))
 }

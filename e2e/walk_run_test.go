@@ -20,7 +20,6 @@ import (
 type runResult struct {
 	violations []string
 	fired      bool
-	again      bool // the second crash fired too
 	gaveUp     bool // the rival of a paused victim could not finish
 	points     []seenPoint
 	trips      []string // the names of all round trips
@@ -33,7 +32,6 @@ type running struct {
 	program string
 	job     job
 	aim     crashAim
-	second  int // the point of the recovery after which it is killed again; 0 for never
 	known   knownTrips
 	victim  *victim
 	ctx     context.Context //nolint:containedctx // a fault is injected on a connection's own goroutine
@@ -52,7 +50,7 @@ type running struct {
 // run does one job with one plan against a program that has just been started.
 // Errors are of the harness itself; what is wrong with the service is in the
 // result.
-func (p *testbed) run(ctx context.Context, c recording, aim crashAim, second int) (runResult, error) {
+func (p *testbed) run(ctx context.Context, c recording, aim crashAim) (runResult, error) {
 	begun := time.Now()
 	p.runs++
 	if _, err := p.tables.Exec(ctx, setOneChargePerOrder, false); err != nil {
@@ -63,7 +61,7 @@ func (p *testbed) run(ctx context.Context, c recording, aim crashAim, second int
 		return runResult{}, fmt.Errorf("prepare: %w", err)
 	}
 	r := &running{
-		testbed: p, program: c.program, job: j, aim: aim, second: second, known: c.known, ctx: ctx,
+		testbed: p, program: c.program, job: j, aim: aim, known: c.known, ctx: ctx,
 		victim: p.victim(c.program),
 	}
 	plan := newCrashPlan(aim, c.known, r.inject)
@@ -95,7 +93,6 @@ func (p *testbed) run(ctx context.Context, c recording, aim crashAim, second int
 	all, _ := plan.idle()
 	r.result.trips = slices.Collect(maps.Keys(all))
 	r.result.fired = plan.fired() && !r.missed.Load()
-	r.result.again = len(r.plans) > 1 && r.plans[1].fired()
 	r.result.took = time.Since(begun)
 	return r.result, errors.Join(append(r.errs, err)...)
 }
@@ -216,19 +213,16 @@ func (r *running) inject(f failpoint.Fault) {
 		r.sendElsewhere(300 * time.Millisecond)
 	}
 	if f == faultKill {
-		r.killed(r.second)
+		r.killed()
 	}
 	if f == faultPause {
 		r.paused()
 	}
 }
 
-// killed kills the victim. Its next life is watched by a plan of its own, which
-// may kill it once more.
-func (r *running) killed(second int) {
-	next := newCrashPlan(crashAim{nth: second, fault: faultKill}, r.known, func(failpoint.Fault) {
-		r.killed(0)
-	})
+// killed kills the victim. Its next life is watched by a plan that never fires.
+func (r *running) killed() {
+	next := newCrashPlan(crashAim{}, r.known, nil)
 	r.signaled(syscall.SIGKILL)
 	r.arm(r.program, next)
 	r.mu.Lock()

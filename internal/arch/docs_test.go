@@ -1,7 +1,6 @@
 package arch_test
 
 import (
-	"fmt"
 	"path"
 	"regexp"
 	"slices"
@@ -9,10 +8,7 @@ import (
 	"testing"
 )
 
-const (
-	patterns = "docs/explanation/patterns.md"
-	addAStep = "docs/how-to/add-a-step.md" // its diffs add what it names
-)
+const addAStep = "docs/how-to/add-a-step.md" // its diffs add what it names
 
 // Documents name what the repository has between backticks: code as package.Name or
 // package.Type.Name, a test as package.TestName/case or TestName (also "in `package`"), files and
@@ -122,26 +118,5 @@ func TestComments_nameTests(t *testing.T) {
 	}
 	if named == 0 {
 		t.Error("no comment names a test")
-	}
-}
-
-// TestPatterns: docs/explanation/patterns.md has each item of the documents once, and each of their
-// defects, with a test.
-func TestPatterns(t *testing.T) {
-	t.Parallel()
-	page := read(t, patterns)
-	for i := range 60 {
-		wantTest(t, page, fmt.Sprintf(`%d\. `, i+1))
-	}
-	for i := range 15 {
-		wantTest(t, page, fmt.Sprintf(`- \*\*D%d\*\*, `, i+1))
-	}
-}
-
-func wantTest(t *testing.T, page, beginning string) {
-	t.Helper()
-	rows := regexp.MustCompile(`(?m)^`+beginning+`.*$`).FindAllString(page, -1)
-	if len(rows) != 1 || !slices.ContainsFunc(inQuotes.FindAllStringSubmatch(rows[0], -1), func(m []string) bool { return isTest.MatchString(m[1]) }) {
-		t.Errorf("%s has of %s the lines %q, want one with a test", patterns, beginning, rows)
 	}
 }

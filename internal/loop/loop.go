@@ -1,4 +1,5 @@
-// Package loop repeats a piece of work for as long as a program runs.
+// Package loop repeats a piece of work for as long as a program runs. Public packages need it as much as
+// the service, so it is a part of none; of a library only the lengths of the pauses come.
 package loop
 
 import (

@@ -140,19 +140,3 @@ func TestReads_callersCancel(t *testing.T) {
 		testrun.Same(t, "reads", [][]int{{1}, {3}}, r.reads)
 	})
 }
-
-func TestReads_haveSixtyFourQuestionsAtMost(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := newReader(nil)
-		lookups := make([]int, 100)
-		answers := r.ask(t.Context(), lookups...)
-		close(r.letGo)
-		for _, c := range answers {
-			<-c
-		}
-		if len(r.reads) != 3 || len(r.reads[1]) != 64 {
-			t.Errorf("the reads are %v", r.reads)
-		}
-	})
-}

@@ -1,5 +1,6 @@
 // Package service is what the api and the worker have in common beyond every program: the database
-// with the doorbell of its commits, metrics and traces, readiness, and how they end.
+// with the doorbell of its commits, metrics and traces, readiness, and how they end. It is no part of
+// program, which the sandbox links, and that has no database.
 package service
 
 import (

@@ -18,6 +18,9 @@
 // On the server of TEST_DATABASE_URL a test process that is killed leaves its databases,
 // and each set of migrations a template. The server that is started has fsync off: a test
 // of durability takes one from Server.
+//
+// The library pgtestdb clones a template too, of a server that runs already. The package needs the
+// migrations, so it is no part of testrun, which their tests need.
 package testdb
 
 import (

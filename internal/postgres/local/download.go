@@ -64,7 +64,7 @@ func (m machine) download(ctx context.Context, a account) (installation, error) 
 		_, err := inspect(ctx, a, filepath.Join(folder, "bin"))
 		return err
 	}
-	folder, err := m.cached(ctx, "postgresql-"+downloaded+"-"+platform(), runs, func(fresh string) error {
+	folder, err := m.cached("postgresql-"+downloaded+"-"+platform(), runs, func(fresh string) error {
 		archive, err := fetch(ctx, url, m.archiveSum)
 		if err == nil {
 			err = unpack(archive, fresh)

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/payonce/payonce/internal/postgres"
 )
@@ -133,44 +132,31 @@ func cacheFolder() string {
 	return folder
 }
 
-// cached returns a folder of the cache that check accepts. If there is none, it lets fill
-// make one beside the final name and renames it, so that a folder is complete or absent.
-// Processes that need the same folder at the same time fill it once.
-func (m machine) cached(ctx context.Context, name string, check, fill func(folder string) error) (string, error) {
-	final, fresh := filepath.Join(m.cache, name), filepath.Join(m.cache, "new")
+// cached returns a folder of the cache that check accepts. If there is none, it lets fill make one in a
+// folder that does not outlive the process, and renames it, so that a folder is complete or absent.
+// Processes that need it at the same time may each make one, of which one stays.
+func (m machine) cached(name string, check, fill func(folder string) error) (string, error) {
+	final := filepath.Join(m.cache, name)
 	if check(final) == nil {
 		return final, nil
 	}
-	lock, err := os.Open(m.cache)
+	place, err := NewDir(m.cache, "new-")
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = lock.Close() }()
-	err = poll(ctx, func() (bool, error) {
-		err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return false, nil
-		}
-		return true, err
-	})
-	if err != nil {
-		return "", fmt.Errorf("lock %s: %w", m.cache, err)
+	defer func() { _ = place.Close() }()
+	fresh := filepath.Join(place.Path, name)
+	err = errors.Join(os.Chmod(place.Path, 0o755), os.Mkdir(fresh, 0o755))
+	if err == nil {
+		err = fill(fresh)
 	}
-	if check(final) == nil {
-		return final, nil
+	if err == nil {
+		err = check(fresh)
 	}
-	// The lock is ours, so a process that was killed has left what is there.
-	if err := errors.Join(os.RemoveAll(fresh), os.Mkdir(fresh, 0o755)); err != nil {
-		return "", err
+	if err == nil && os.Rename(fresh, final) != nil && check(final) != nil { // what is there is broken
+		err = errors.Join(os.RemoveAll(final), os.Rename(fresh, final))
 	}
-	defer func() { _ = os.RemoveAll(fresh) }()
-	if err := fill(fresh); err != nil {
-		return "", err
-	}
-	if err := check(fresh); err != nil {
-		return "", err
-	}
-	return final, errors.Join(os.RemoveAll(final), os.Rename(fresh, final))
+	return final, err
 }
 
 // initdbFlags are a part of the template's name.
@@ -183,7 +169,7 @@ func (m machine) template(ctx context.Context, a account, i installation) (strin
 		_, err := os.Stat(filepath.Join(folder, "global", "pg_control"))
 		return err
 	}
-	return m.cached(ctx, "template-"+hex.EncodeToString(key[:6]), complete, func(fresh string) error {
+	return m.cached("template-"+hex.EncodeToString(key[:6]), complete, func(fresh string) error {
 		if err := a.give(fresh); err != nil {
 			return err
 		}
