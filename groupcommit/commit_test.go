@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -186,22 +185,6 @@ func TestCommit_outlivesItsCaller(t *testing.T) {
 	release()
 	wantNoErrors(t, []error{<-committed, db.Commit(ctx, batch(1))})
 	wantStored(t, db, 1, 2, 3)
-}
-
-func TestCommit_waitsNoLongerThanItsTimeouts(t *testing.T) {
-	t.Parallel()
-	db, address := effects(t, postgres.Options{LockTimeout: 50 * time.Millisecond})
-	release := hold(t, db, 2)
-	defer release()
-	if err := db.Commit(t.Context(), batch(1, 2)); groupcommit.OutcomeOf(err) != groupcommit.Locked {
-		t.Errorf("the error is %v, want a lock time-out", err)
-	}
-	b := batch(1)
-	b.Queue(`select pg_sleep(60)`)
-	if err := testdb.OpenAt(t, address, postgres.Options{StatementTimeout: 300 * time.Millisecond}).Commit(t.Context(), b); groupcommit.OutcomeOf(err) != groupcommit.NotCommitted {
-		t.Errorf("the error is %v, want a statement time-out", err)
-	}
-	wantStored(t, db)
 }
 
 func TestOutcomeOf_saysWhatBecameOfACommit(t *testing.T) {

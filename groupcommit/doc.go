@@ -1,24 +1,7 @@
 // Package groupcommit commits pgx batches, says what became of each commit, and lets batches
 // that arrive at the same moment share one transaction, and so one flush of the WAL. It
-// needs pgx and the standard library.
-//
-// # Usage
-//
-//	insert := groupcommit.Statement{
-//		SQL:  `insert into orders (id, total) values ($1, $2)`,
-//		ManyRows: `insert into orders (id, total) select * from unnest($1::text[], $2::bigint[])`,
-//	}
-//	c := groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewStatements(insert)})
-//
-//	b := &pgx.Batch{}
-//	b.Queue(insert.SQL, id, total)
-//	err := c.Commit(ctx, b) // by any number of goroutines
-//	switch groupcommit.OutcomeOf(err) {
-//	case groupcommit.Committed: // durable
-//	case groupcommit.Refused: // by groupcommit.Constraint(err), or another error; rolled back
-//	case groupcommit.Locked, groupcommit.NotCommitted: // rolled back; may pass later
-//	case groupcommit.Unknown: // commit the same batch again: a unique key says which it was
-//	}
+// needs pgx and the standard library. OutcomeOf says what a caller may do next, and the example of
+// Committer shows how.
 //
 // # Guarantees
 //

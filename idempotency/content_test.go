@@ -19,18 +19,8 @@ func TestFingerprint(t *testing.T) {
 	t.Parallel()
 	seen := map[string][]string{}
 	for _, parts := range [][]string{
-		{},
-		{""},
-		{"", ""},
-		{"abc"},
-		{"ab", "c"},
-		{"a", "bc"},
-		{"a", "b", "c"},
-		{"abc", ""},
-		{"", "abc"},
+		{}, {""}, {"", ""}, {"abc"}, {"ab", "c"}, {"a", "bc"}, {"a", "b", "c"}, {"abc", ""}, {"", "abc"}, {"c", "ab"}, {"v1", ""},
 		{"\x00\x00\x00\x00\x00\x00\x00\x01a"},
-		{"c", "ab"},
-		{"v1", ""},
 	} {
 		split := make([][]byte, len(parts))
 		for i, part := range parts {
