@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -43,7 +42,7 @@ type deployment struct {
 func (b *bench) measureOne(ctx context.Context, s setting) (taken sample, err error) {
 	d, w := &deployment{bench: b, setting: s, load: &load{flying: map[string]chan<- time.Time{}}}, workNamed(s.work)
 	d.client = fasthttp.Client{
-		MaxConnsPerHost: slices.Max(inFlight), MaxIdemponentCallAttempts: 1, // a request is one request
+		MaxConnsPerHost: connections, MaxConnWaitTimeout: endPatience, MaxIdemponentCallAttempts: 1, // a request is one request
 		ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second,
 	}
 	if d.external, err = openExternal(func(order string) { d.load.end(order) }); err != nil {

@@ -38,7 +38,10 @@ type window struct {
 // newID returns ids in the order of time, as real ones are.
 func newID() string { return uuid.Must(uuid.NewV7()).String() }
 
-const endPatience = 2 * time.Minute
+const (
+	endPatience = 2 * time.Minute
+	connections = 64 // of the client: an api refuses more requests at a time than it can serve
+)
 
 // one sends a charge and waits until it has ended.
 func (l *load) one(ctx context.Context, send func(id string) error) error {

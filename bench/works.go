@@ -57,7 +57,7 @@ func replayedKey(n int) string { return fmt.Sprintf("replayed-%06d", n) }
 
 func acceptReplayed(d *deployment) error {
 	g := errgroup.Group{}
-	g.SetLimit(slices.Max(inFlight))
+	g.SetLimit(connections)
 	for n := range d.replayed {
 		g.Go(func() error {
 			_, err := d.charge(replayedKey(n), n)
