@@ -36,7 +36,7 @@ func golden(t *testing.T, file string, lines []string) {
 func TestCharge(t *testing.T) {
 	t.Parallel()
 	var lines []string
-	for _, s := range states {
+	for _, s := range histories().states {
 		c := in(s.name)
 		says := []string{fmt.Sprintf("%s: version %d, %s", s.name, c.Version, c.Status)}
 		for _, step := range c.Steps {
@@ -72,6 +72,11 @@ func TestCharge(t *testing.T) {
 	golden(t, "states.txt", lines)
 }
 
+func with(o domain.ObservedDispute, change func(*domain.ObservedDispute)) domain.ObservedDispute {
+	change(&o)
+	return o
+}
+
 // decision is a decision about a charge: the events that it causes, or its refusal.
 type decision func(domain.Charge) ([]domain.Event, error)
 
@@ -92,11 +97,12 @@ func decisions() map[string]decision {
 	for _, code := range []domain.FailureCode{domain.OutOfStock, domain.UnknownSKU, domain.Canceled, domain.Expired} {
 		sure("reject as "+string(code), func(c domain.Charge) []domain.Event { return c.RejectInventory(code) })
 	}
-	for name, why := range map[string]domain.Failure{
-		"declined": stolen(), "canceled": dropped(), "expired": failed(domain.Expired), "timed out": failed(domain.AuthenticationTimeout),
-	} {
-		sure("fail as "+name, func(c domain.Charge) []domain.Event { return c.Fail(why) })
+	for name, as := range map[string]string{"declined": "", "canceled": "$canceled", "expired": "$expired", "timed out": "$late"} {
+		failed, _ := event(strings.TrimSpace("charge.failed.v1 " + as)).(domain.ChargeFailed)
+		sure("fail as "+name, func(c domain.Charge) []domain.Event { return c.Fail(failed.Failure) })
 	}
+	acting, limited := in("acting"), in("limited")
+	timeout, expiry := acting.Action.ExpiresAt, limited.ExpiresAt
 	for name, now := range map[string]time.Time{
 		"at any time": {}, "before the time-out": timeout.Add(-1), "at the time-out": timeout, "at the deadline": expiry,
 	} {
@@ -168,7 +174,7 @@ func TestDecisions(t *testing.T) {
 	var lines []string
 	for name, decide := range decisions() {
 		outcomes := map[string][]string{}
-		for _, s := range states {
+		for _, s := range histories().states {
 			if s.partial || s.name == "absent" {
 				continue
 			}
@@ -248,31 +254,6 @@ func TestAppend_boundsFailedAttempts(t *testing.T) {
 		}
 		if keys != domain.MaxKeys {
 			t.Errorf("%#v opens %d keys, want %d", e, keys, domain.MaxKeys)
-		}
-	}
-}
-
-func TestOpen_bounds(t *testing.T) {
-	t.Parallel()
-	mug := domain.Item{SKU: "mug", Quantity: 1}
-	for _, test := range []struct {
-		amount int64
-		items  []domain.Item
-		valid  bool
-	}{
-		{-1, nil, false},
-		{0, nil, false},
-		{1, nil, true},
-		{domain.MaxAmount, nil, true},
-		{domain.MaxAmount + 1, nil, false},
-		{5, []domain.Item{mug}, true},
-		{5, []domain.Item{{SKU: "mug"}}, false},
-		{5, []domain.Item{{SKU: "mug", Quantity: -1}}, false},
-		{5, []domain.Item{mug, mug}, false},
-	} {
-		events, err := domain.Open(domain.ChargeRequested{Terms: domain.Terms{MerchantID: "acme", Money: domain.Money{Amount: test.amount}, Items: test.items}})
-		if (err == nil) != test.valid || err != nil && !errors.Is(err, domain.ErrInvalid) || (len(events) == 1) != test.valid {
-			t.Errorf("%d, %v: events %v, error %v", test.amount, test.items, events, err)
 		}
 	}
 }

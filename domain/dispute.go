@@ -102,9 +102,9 @@ type DisputeMoved struct {
 	SettledCurrency Currency `json:"settled_currency,omitempty" detail:"settled_currency"`
 }
 
-// moved returns the movement of a dispute with signs: below zero for a withdrawal.
-func (e DisputeMoved) moved(sign int64) DisputeMovement {
-	m := DisputeMovement{Transaction: e.Transaction, Amount: sign * e.Amount, Fee: -sign * e.Fee}
+// moved returns the movement with signs, below zero for a withdrawal, of a charge in a currency.
+func (e DisputeMoved) moved(sign int64, of Currency) DisputeMovement {
+	m := DisputeMovement{Transaction: e.Transaction, Amount: sign * e.Amount, Fee: -sign * e.Fee, Currency: of}
 	if e.SettledCurrency != "" {
 		m.Amount, m.Currency = sign*e.SettledAmount, e.SettledCurrency
 	}
@@ -113,10 +113,7 @@ func (e DisputeMoved) moved(sign int64) DisputeMovement {
 
 func (e DisputeMoved) allowedAs(sign int64, c Charge) bool {
 	d, known := c.Dispute(e.DisputeID)
-	m := e.moved(sign)
-	if m.Currency == "" {
-		m.Currency = c.Currency
-	}
+	m := e.moved(sign, c.Currency)
 	want, err := d.record(m, c.Currency)
 	return known && e.Transaction != "" && !slices.Contains(d.Transactions, e.Transaction) &&
 		(m.Amount != 0 || m.Fee != 0) && m.withdraws() == (sign < 0) && err == nil && want == e
@@ -177,7 +174,7 @@ func (e DisputeMoved) apply(sign int64, c *Charge) {
 	c.changeDispute(e.DisputeID, func(d *Dispute) {
 		d.Transactions = append(slices.Clip(d.Transactions), e.Transaction)
 		if e.SettledCurrency != "" {
-			d.Settled, _, _ = d.Settled.with(e.moved(sign), d.Amount)
+			d.Settled, _, _ = d.Settled.with(e.moved(sign, c.Currency), d.Amount)
 		}
 		if sign < 0 {
 			d.Withdrawn += e.Amount
@@ -305,10 +302,9 @@ func (c Charge) ObserveDispute(o ObservedDispute) (events []Event, err error) {
 // firstWithdrawalFirst returns the movements with the first withdrawal in front: those of one second
 // have no order at the provider, and in another currency the others are parts of it.
 func (o ObservedDispute) firstWithdrawalFirst() []DisputeMovement {
-	moved := slices.Clone(o.Moved)
-	if i := slices.IndexFunc(moved, func(m DisputeMovement) bool { return m.Amount < 0 }); i > 0 {
-		first := moved[i]
-		moved = slices.Insert(slices.Delete(moved, i, i+1), 0, first)
+	i := slices.IndexFunc(o.Moved, func(m DisputeMovement) bool { return m.Amount < 0 })
+	if i < 0 {
+		return o.Moved
 	}
-	return moved
+	return slices.Concat(o.Moved[i:i+1], o.Moved[:i], o.Moved[i+1:])
 }

@@ -117,6 +117,10 @@ func TestDispute_refusesOneMovement(t *testing.T) {
 	if events, err := c.ObserveDispute(o); len(events) > 0 || !errors.Is(err, domain.ErrMismatch) {
 		t.Errorf("then it records %+v with %v, want ErrMismatch", events, err)
 	}
+	o.Moved = []domain.DisputeMovement{{Transaction: "d", Amount: 5}} // in no currency
+	if _, err := in("succeeded").ObserveDispute(o); !errors.Is(err, domain.ErrMismatch) {
+		t.Errorf("a return before any withdrawal: %v, want ErrMismatch", err)
+	}
 }
 
 // TestDispute_settledAbroad: a movement on a balance in another currency has its share of the first

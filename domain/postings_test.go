@@ -22,27 +22,16 @@ func TestPostings(t *testing.T) {
 		"charge.dispute_updated.v1": "disputed", "charge.dispute_closed.v2": "dispute withdrawn",
 	}
 	var lines []string
-	for name, e := range stored() {
+	all := stored()
+	all["payment.captured.v1 without fee"] = event(`payment.captured.v1 {"fee":0}`)
+	all["payment.captured.v1 whose fee is all"] = event(`payment.captured.v1 {"fee":1000}`)
+	for name, e := range all {
 		for leg, p := range domain.Postings(in(cmp.Or(after[name], "started")), e) {
 			lines = append(lines, fmt.Sprintf("%s %d | %s → %s %d %s", name, leg+1, p.Debit, p.Credit, p.Amount, p.Currency))
 		}
 	}
 	slices.Sort(lines)
 	golden(t, "postings.txt", lines)
-}
-
-func TestPostings_leaveOutLegsOfZero(t *testing.T) {
-	t.Parallel()
-	for fee, credit := range map[int64]string{0: "merchant_payable:acme:EUR", 1000: "fee_revenue:payonce:EUR"} {
-		want := []domain.Posting{
-			{Debit: "psp_receivable:stripe:EUR", Credit: "customer_receivable:acme:EUR", Amount: 1000, Currency: "EUR"},
-			{Debit: "merchant_pending:acme:EUR", Credit: credit, Amount: 1000, Currency: "EUR"},
-		}
-		got := domain.Postings(in("started"), with(taken(), func(e *domain.PaymentCaptured) { e.Fee = fee }))
-		if !slices.Equal(got, want) {
-			t.Errorf("the postings of a capture with the fee %d are %+v, want %+v", fee, got, want)
-		}
-	}
 }
 
 func TestFeeSchedule(t *testing.T) {

@@ -42,11 +42,8 @@ type Refund struct {
 	Notify bool
 	Status RefundStatus
 
-	// ProviderRefund is the provider's object; empty until it is known.
-	ProviderRefund string
-
-	// Failures is how many keys of calls to create it failed at the provider.
-	Failures int
+	ProviderRefund string // the provider's object; empty until it is known
+	Failures       int    // how many keys of calls to create it failed at the provider
 
 	// The versions of the events that opened its present attempt, ended it, and reversed it after it
 	// had succeeded; 0 where there is none.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/domain"
@@ -139,39 +138,6 @@ func TestAppend_continuesItsStream(t *testing.T) {
 		err := db.QueryRow(t.Context(), `select count(distinct txid), count(*) from ledger_events`).Scan(&commits, &events)
 		if err != nil || events != streams*4 || commits >= streams {
 			t.Errorf("%d events in %d commits, want %d in fewer than %d: %v", events, commits, streams*4, streams, err)
-		}
-	})
-
-	t.Run("keeps the api from joining a charge of another merchant", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
-		appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
-		api := testdb.As(t, db, postgres.RoleAPI)
-		insert := func(merchant, owner string, version int) error {
-			b := &pgx.Batch{}
-			b.Queue(`
-insert into ledger_events
-       (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-values (overlay(gen_random_uuid()::text placing '8' from 15)::uuid, 'ch_1', $1::int, case $1::int when 1 then 'charge.requested.v1' else 'refund.requested.v1' end, 1, $2::text,
-        case $1::int when 1
-                     then jsonb_build_object('merchant_id', $2::text, 'order_id', '1', 'amount', 1000, 'steps', '["payment"]'::jsonb,
-                                             'reference', 'ref_' || left(encode(sha256(convert_to($2::text, 'UTF8')), 'hex'), 16))
-                     else '{"refund_id":"re_1","amount":1000}'
-         end,
-        '{"actor":"api"}', now())`, version, owner)
-			return api.Tenant(merchant).Commit(t.Context(), b)
-		}
-		for version, want := range map[int]string{1: "ledger_events_one_beginning", 4: previousExists, 5: previousExists, 6: previousExists} {
-			if err := insert("globex", "globex", version); groupcommit.Constraint(err) != want {
-				t.Errorf("version %d: %v, want it refused by %s", version, err, want)
-			}
-		}
-		var refusal *pgconn.PgError
-		if err := insert("globex", "acme", 5); !errors.As(err, &refusal) || refusal.Code != "42501" {
-			t.Errorf("in the owner's name: %v, want 42501", err)
-		}
-		if err := insert("acme", "acme", 5); err != nil {
-			t.Errorf("the owner itself: %v", err)
 		}
 	})
 }

@@ -149,40 +149,29 @@ values (gen_random_uuid(), 'ch_05x', 1, 'charge.moon_landed.v1', 1, 'acme', '{}'
        (gen_random_uuid(), 'ch_06x', 1, 'charge.requested.v1',   1, 'acme', '{"steps":["magic"]}', '{}', now()),
        (gen_random_uuid(), 'ch_07x', 1, 'charge.requested.v1',   1, 'acme', '{"amount":0}', '{}', now())`
 
-// tooLong is a charge with more events than a program can hold, one of 1 MiB each.
-const tooLong = `
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-select gen_random_uuid(), 'ch_2', v, 'charge.cancel_requested.v1', 1, 'acme', jsonb_build_object('x', repeat('x', 1048000)), '{}', now()
-  from generate_series(1, 17) v`
-
 // TestEach_passesOverWhatItCannotRead: a charge that cannot be read is named, holds up no other, and is left out
 // of the list. A program that read a charge whole that is as long as the disk permits would run out of memory.
 func TestEach_passesOverWhatItCannotRead(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
-	for _, id := range []string{"ch_1", "ch_3"} {
-		appended(t, db, ledger.New(id), cause("a"), requested("acme"), attempt(500))
-	}
-	exec(t, db, tooLong)
-	exec(t, db, `
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-values (gen_random_uuid(), 'ch_3', 3, 'charge.moon_landed.v1', 1, 'acme', '{}', '{}', now())`)
+	appended(t, db, ledger.New("ch_1"), cause("a"), requested("acme"), attempt(500))
+	exec(t, db, unreadableOutcomes)
 	appended(t, db, ledger.New("ch_4"), cause("a"), requested("acme"))
 	var got []string
-	testdb.Must(t, ledger.Each(t.Context(), db, []string{"ch_4", "ch_3", "ch_2", "ch_none", "ch_1", "ch_4"}, func(s ledger.Stream, unreadable error) bool {
+	testdb.Must(t, ledger.Each(t.Context(), db, []string{"ch_4", "ch_newer", "ch_long", "ch_none", "ch_1", "ch_4"}, func(s ledger.Stream, unreadable error) bool {
 		got = append(got, fmt.Sprintf("%s %d events %v", s.ID, len(s.Events), unreadable))
 		return s.ID != "ch_1"
 	}))
 	testrun.Same(t, "streams", []string{
 		"ch_4 1 events <nil>",
-		`ch_3 2 events load stream ch_3 at version 3: decode "charge.moon_landed.v1": ` + domain.ErrUnknownType.Error(),
-		"ch_2 0 events the events have more than 16777216 bytes",
+		`ch_newer 1 events load stream ch_newer at version 2: decode "charge.exploded.v1": ` + domain.ErrUnknownType.Error(),
+		"ch_long 0 events the events have more than 16777216 bytes",
 		"ch_none 0 events load stream ch_none: no such charge",
 		"ch_1 2 events <nil>",
 	}, got)
 	ids, next := listed(t, db, ledger.ListQuery{})
 	testrun.Same(t, "listed", []string{"ch_4", "ch_1", ""}, append(ids, next))
-	if _, err := ledger.Load(t.Context(), db, "ch_2"); err == nil || !strings.Contains(err.Error(), "more than") {
+	if _, err := ledger.Load(t.Context(), db, "ch_long"); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("the long one is loaded: %v", err)
 	}
 }
