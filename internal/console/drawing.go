@@ -109,8 +109,11 @@ var picture = template.Must(template.New("lanes.svg").Funcs(template.FuncMap{
 func Draw(t audit.Timeline) (template.HTML, error) {
 	d := &drawing{messages: map[string]string{}}
 	for _, l := range []lane{
-		{Name: "client", Width: 80}, {Name: "api", Width: 170}, {Name: "database", Width: 210},
-		{Name: "provider", Width: 176}, {Name: "merchant", Width: 176},
+		{Name: "client", Width: 80},
+		{Name: "api", Width: 170},
+		{Name: "database", Width: 210},
+		{Name: "provider", Width: 176},
+		{Name: "merchant", Width: 176},
 	} {
 		d.Lanes = append(d.Lanes, &l)
 	}
