@@ -188,7 +188,9 @@ type actionsCmd struct {
 
 func (a actionsCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	actions, err := audit.ListActions(ctx, db, a.Merchant, a.Since, int(a.Limit))
-	return showOwned(ctx, c, db, a.merchantFlag, actions, err, columns[audit.Action]{"WHEN\tWHO\tLOGIN\tACTION\tSUBJECT\tMERCHANT\tBEFORE\tAFTER", func(a audit.Action) []any {
-		return []any{a.At, a.Actor, a.Login, a.Action, a.Subject, cmp.Or(a.Merchant, "-"), string(a.Before), string(a.After)}
-	}})
+	return showOwned(ctx, c, db, a.merchantFlag, actions, err, columns[audit.Action]{
+		"WHEN\tWHO\tLOGIN\tACTION\tSUBJECT\tMERCHANT\tBEFORE\tAFTER", func(a audit.Action) []any {
+			return []any{a.At, a.Actor, a.Login, a.Action, a.Subject, cmp.Or(a.Merchant, "-"), string(a.Before), string(a.After)}
+		},
+	})
 }

@@ -53,13 +53,19 @@ func (l inboxListCmd) Run(ctx context.Context, c *console, db *postgres.DB) erro
 	return err
 }
 
-var messageColumns = columns[inbox.Entry]{"ID\tRECEIVED (UTC)\tRECEIVER\tCHARGE\tTYPE\tATTEMPTS\tWAITS\tDEATHS\tBEHIND\tREASON", func(e inbox.Entry) []any {
-	reason := e.LastError
-	if e.DecidedBy != "" {
-		reason = fmt.Sprintf("%s by %s: %s", e.Status, e.DecidedBy, reason)
-	}
-	return []any{e.Number, e.ReceivedAt.Format(time.DateTime), e.Receiver, e.OrderingKey, e.Type, e.Attempts, e.Waits, e.Deaths, e.Behind, reason}
-}}
+var messageColumns = columns[inbox.Entry]{
+	"ID\tRECEIVED (UTC)\tRECEIVER\tCHARGE\tTYPE\tATTEMPTS\tWAITS\tDEATHS\tBEHIND\tREASON",
+	func(e inbox.Entry) []any {
+		reason := e.LastError
+		if e.DecidedBy != "" {
+			reason = fmt.Sprintf("%s by %s: %s", e.Status, e.DecidedBy, reason)
+		}
+		return []any{
+			e.Number, e.ReceivedAt.Format(time.DateTime), e.Receiver, e.OrderingKey, e.Type,
+			e.Attempts, e.Waits, e.Deaths, e.Behind, reason,
+		}
+	},
+}
 
 type inboxShowCmd struct {
 	ID int64 `arg:"" help:"The message, by its number in the list."`

@@ -30,7 +30,9 @@ type merchantFlag struct {
 }
 
 // showOwned prints what a command has found of a merchant, or of everyone, unless there is no such merchant.
-func showOwned[T any](ctx context.Context, c *console, db *postgres.DB, m merchantFlag, found []T, err error, as columns[T]) error {
+func showOwned[T any](
+	ctx context.Context, c *console, db *postgres.DB, m merchantFlag, found []T, err error, as columns[T],
+) error {
 	if err == nil && len(found) == 0 && m.Merchant != "" {
 		var exists bool
 		if exists, err = merchants.Exists(ctx, db, m.Merchant); err == nil && !exists {
@@ -135,9 +137,12 @@ func (k listKeysCmd) Run(ctx context.Context, c *console, db *postgres.DB) error
 	return showOwned(ctx, c, db, k.merchantFlag, keys, err, keyColumns)
 }
 
-var keyColumns = columns[merchants.Key]{"PREFIX\tMERCHANT\tSCOPES\tCREATED\tEXPIRES\tREVOKED", func(k merchants.Key) []any {
-	return []any{k.Prefix, k.Merchant, scopesOf(k), k.CreatedAt, k.ExpiresAt, k.RevokedAt}
-}}
+var keyColumns = columns[merchants.Key]{
+	"PREFIX\tMERCHANT\tSCOPES\tCREATED\tEXPIRES\tREVOKED",
+	func(k merchants.Key) []any {
+		return []any{k.Prefix, k.Merchant, scopesOf(k), k.CreatedAt, k.ExpiresAt, k.RevokedAt}
+	},
+}
 
 func scopesOf(k merchants.Key) string {
 	return strings.ReplaceAll(strings.Trim(fmt.Sprint(k.Scopes), "[]"), " ", ",")

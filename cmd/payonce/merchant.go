@@ -178,9 +178,12 @@ func (l stockListCmd) Run(ctx context.Context, c *console, db *postgres.DB) erro
 	return showOwned(ctx, c, db, l.merchantFlag, stock, err, stockColumns)
 }
 
-var stockColumns = columns[fulfillment.Stock]{"MERCHANT\tSKU\tON HAND\tRESERVED\tAVAILABLE\tSOLD", func(s fulfillment.Stock) []any {
-	return []any{s.Merchant, s.SKU, s.OnHand, s.Reserved, s.Available, s.Sold}
-}}
+var stockColumns = columns[fulfillment.Stock]{
+	"MERCHANT\tSKU\tON HAND\tRESERVED\tAVAILABLE\tSOLD",
+	func(s fulfillment.Stock) []any {
+		return []any{s.Merchant, s.SKU, s.OnHand, s.Reserved, s.Available, s.Sold}
+	},
+}
 
 type stockAddCmd struct {
 	Merchant string `required:"" placeholder:"ID" help:"The merchant whose article it is."`

@@ -110,9 +110,12 @@ func (r *webhooksRotateCmd) Run(ctx context.Context, c *console, db *postgres.DB
 	}
 	c.show(rotated{Whole: made, Data: secrets}, func(p io.Writer) {
 		// No secret is shown, nor where an endpoint has its token.
-		table(c.stderr, secrets, columns[merchants.Secret]{"MERCHANT\tENDPOINT\tFINGERPRINT\tSIGNS\tCREATED\tENDS\tBY", func(s merchants.Secret) []any {
-			return []any{s.Merchant, s.Origin, s.Fingerprint, map[bool]string{true: "yes", false: "no"}[s.Valid], s.CreatedAt, s.EndsAt, s.CreatedBy}
-		}})
+		table(c.stderr, secrets, columns[merchants.Secret]{
+			"MERCHANT\tENDPOINT\tFINGERPRINT\tSIGNS\tCREATED\tENDS\tBY", func(s merchants.Secret) []any {
+				signs := map[bool]string{true: "yes", false: "no"}[s.Valid]
+				return []any{s.Merchant, s.Origin, s.Fingerprint, signs, s.CreatedAt, s.EndsAt, s.CreatedBy}
+			},
+		})
 		if made != "" {
 			c.remark("the new secret is shown this once; no command shows it again\n")
 			fmt.Fprintf(p, "%s\n", made)

@@ -108,7 +108,13 @@ var picture = template.Must(template.New("lanes.svg").Funcs(template.FuncMap{
 // 400 rows the first and the last 200 are drawn.
 func Draw(t audit.Timeline) (template.HTML, error) {
 	d := &drawing{messages: map[string]string{}}
-	for _, l := range []lane{{Name: "client", Width: 80}, {Name: "api", Width: 170}, {Name: "database", Width: 210}, {Name: "provider", Width: 176}, {Name: "merchant", Width: 176}} {
+	for _, l := range []lane{
+		{Name: "client", Width: 80},
+		{Name: "api", Width: 170},
+		{Name: "database", Width: 210},
+		{Name: "provider", Width: 176},
+		{Name: "merchant", Width: 176},
+	} {
 		d.Lanes = append(d.Lanes, &l)
 	}
 	d.readClaims(t.Entries)
@@ -116,7 +122,10 @@ func Draw(t audit.Timeline) (template.HTML, error) {
 		d.add(e)
 	}
 	for _, c := range d.claims {
-		r := row{at: c.began, From: d.laneOf("database", audit.TimelineEntry{}), Lane: c.lane, Class: "claim", Text: "takes message " + c.message, Note: fmt.Sprintf("claim %d of %s", c.fence, c.receiver)}
+		r := row{
+			at: c.began, From: d.laneOf("database", audit.TimelineEntry{}), Lane: c.lane, Class: "claim",
+			Text: "takes message " + c.message, Note: fmt.Sprintf("claim %d of %s", c.fence, c.receiver),
+		}
 		if before := d.claimOf(c.message, c.fence-1); before.lost {
 			r.From, r.Class, r.Text = before.lane, "takeover", "takes over message "+c.message
 		}
@@ -139,7 +148,8 @@ func (d *drawing) readClaims(entries []audit.TimelineEntry) {
 		}
 		if began, err := time.Parse(time.RFC3339Nano, text(e.Detail, "claimed_at")); err == nil {
 			d.claims = append(d.claims, &claim{
-				message: message, receiver: e.Who, fence: fenceOf(e), lane: d.laneOf("holder", e), began: began, lost: e.What == "taken over",
+				message: message, receiver: e.Who, fence: fenceOf(e), lane: d.laneOf("holder", e),
+				began: began, lost: e.What == "taken over",
 			})
 		}
 	}
@@ -224,15 +234,22 @@ func (d *drawing) add(e audit.TimelineEntry) {
 	if ended, err := time.Parse(time.RFC3339Nano, words["lease_ended_at"]); err == nil && ended.Before(at) {
 		at = ended
 	}
-	title := strings.Join([]string{e.At.UTC().Format("2006-01-02 15:04:05.000000"), e.ChargeID, e.Kind, e.What, e.Who, e.Detail.String()}, " ")
+	when := e.At.UTC().Format("2006-01-02 15:04:05.000000")
+	title := strings.Join([]string{when, e.ChargeID, e.Kind, e.What, e.Who, e.Detail.String()}, " ")
 	for _, s := range said {
 		expand := func(text string) string { return os.Expand(text, func(name string) string { return words[name] }) }
-		r := row{at: at, From: d.laneOf(s.from, e), Lane: d.laneOf(s.lane, e), Class: cmp.Or(words["bad"], s.class), Text: expand(s.text), Note: expand(s.note), Title: title}
+		r := row{
+			at: at, From: d.laneOf(s.from, e), Lane: d.laneOf(s.lane, e), Class: cmp.Or(words["bad"], s.class),
+			Text: expand(s.text), Note: expand(s.note), Title: title,
+		}
 		if drawn := d.row(r); words["claimed_at"] != "" {
 			d.claimOf(words["message"], fenceOf(e)).last = drawn
 		}
 	}
 }
+
+// failure is how the types of events end that are drawn as such.
+var failure = regexp.MustCompile(`(failed|declined|rejected)$`)
 
 // words are what the sentences of an entry name.
 func (d *drawing) words(e audit.TimelineEntry) map[string]string {
@@ -241,7 +258,8 @@ func (d *drawing) words(e audit.TimelineEntry) map[string]string {
 		words[name] = text(e.Detail, name)
 	}
 	what, _, _ := strings.Cut(e.What, ".v")
-	words["what"], words["who"], words["version"] = strings.Replace(what, "/v1/charges/:id", "…", 1), e.Who, strconv.Itoa(e.Version)
+	words["what"], words["who"] = strings.Replace(what, "/v1/charges/:id", "…", 1), e.Who
+	words["version"] = strconv.Itoa(e.Version)
 	for _, member := range []string{"provider_status", "code", "refund_id", "dispute_id", "payment_intent", "items", "order_id"} {
 		words["about"] = cmp.Or(words["about"], words[member])
 	}
@@ -253,7 +271,7 @@ func (d *drawing) words(e audit.TimelineEntry) map[string]string {
 	}
 	if _, reason, waits := strings.Cut(words["error"], "waiting: "); waits && e.What == "failed" {
 		words["what"], words["error"] = "waits", reason
-	} else if e.Kind == "key" && words["status_code"] >= "400" || strings.HasSuffix(what, "failed") || strings.HasSuffix(what, "declined") || strings.HasSuffix(what, "rejected") {
+	} else if e.Kind == "key" && words["status_code"] >= "400" || failure.MatchString(what) {
 		words["bad"] = "bad"
 	}
 	return words
@@ -308,7 +326,9 @@ func (d *drawing) drawClaims() {
 			receivers = append(receivers, c.receiver)
 		}
 		x, y := c.lane.Left+4+9*slices.Index(receivers, c.receiver), c.last.Y
-		d.Bars = append(d.Bars, bar{"lease", x, min(c.first.Y, y), 8, max(c.first.Y, y) + height - min(c.first.Y, y), fmt.Sprintf("claim %d of message %s by %s", c.fence, c.message, c.lane.About)})
+		from, to := min(c.first.Y, y), max(c.first.Y, y)+height
+		title := fmt.Sprintf("claim %d of message %s by %s", c.fence, c.message, c.lane.About)
+		d.Bars = append(d.Bars, bar{"lease", x, from, 8, to - from, title})
 		if !c.lost {
 			continue
 		}
