@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -105,51 +104,38 @@ func TestEnd_backoffIsRandomWithinItsBounds(t *testing.T) {
 		and max(due_at) > clock_timestamp() + interval '4 hours' and min(due_at) < clock_timestamp() + interval '4 hours' from inbox`)
 }
 
-// What the holder knows of the end, and what the observers receive.
+// What the holder knows of the end, and what the observer receives.
 func TestEnd_isReported(t *testing.T) {
 	t.Parallel()
+	type within struct{}
 	for name, test := range map[string]struct {
-		handle func(ctx context.Context, db *postgres.DB, d *inbox.Delivery) error
-		want   inbox.End
-		row    string
+		meanwhile string // happens to the row
+		commits   bool   // by its handler
+		err       error
+		want      inbox.End
+		row       string
 	}{
-		"done by the inbox": {func(context.Context, *postgres.DB, *inbox.Delivery) error { return nil }, inbox.EndDone, `status = 'done' and not first and done_fence = 1`},
-		"done by the handler": {func(ctx context.Context, db *postgres.DB, d *inbox.Delivery) error {
-			return d.Commit(ctx, db, &pgx.Batch{})
-		}, inbox.EndDone, `status = 'done'`},
-		"an error": {func(context.Context, *postgres.DB, *inbox.Delivery) error { return errClosed }, inbox.EndFailed, `status = 'pending'`},
-		"a wait":   {func(context.Context, *postgres.DB, *inbox.Delivery) error { return &inbox.WaitError{Err: errClosed} }, inbox.EndWaiting, `status = 'pending'`},
-		"a wait for an operator": {func(context.Context, *postgres.DB, *inbox.Delivery) error {
-			return &inbox.WaitError{NeedsOperator: true, Err: errClosed}
-		}, inbox.EndBlocked, `status = 'pending'`},
-		"a dead letter": {func(context.Context, *postgres.DB, *inbox.Delivery) error {
-			return &inbox.DeadLetterError{Err: errClosed}
-		}, inbox.EndDeadLetter, `status = 'dead'`},
-		"another message under its number, of a failover": {func(ctx context.Context, db *postgres.DB, d *inbox.Delivery) error {
-			if _, err := db.Pool().Exec(ctx, `update inbox set message_id = 'other'`); err != nil {
-				return err
-			}
-			return d.Commit(ctx, db, &pgx.Batch{})
-		}, inbox.EndLost, `status = 'running' and done_fence is null`},
-		"an error beside another message under its number": {func(ctx context.Context, db *postgres.DB, _ *inbox.Delivery) error {
-			_, err := db.Pool().Exec(ctx, `update inbox set message_id = 'other'`)
-			return errors.Join(err, errClosed)
-		}, inbox.EndFailed, `status = 'running' and last_error is null`},
-		"a claim of another holder": {func(ctx context.Context, db *postgres.DB, d *inbox.Delivery) error {
-			if _, err := db.Pool().Exec(ctx, `update inbox set fence = fence + 1`); err != nil {
-				return err
-			}
-			return d.Commit(ctx, db, &pgx.Batch{})
-		}, inbox.EndLost, `status = 'running' and done_fence is null`},
+		"done by the inbox":         {`fence = fence`, false, nil, inbox.EndDone, `status = 'done' and not first and done_fence = 1`},
+		"done by the handler":       {`fence = fence`, true, nil, inbox.EndDone, `status = 'done'`},
+		"an error":                  {`fence = fence`, false, errClosed, inbox.EndFailed, `status = 'pending'`},
+		"a wait":                    {`fence = fence`, false, &inbox.WaitError{Err: errClosed}, inbox.EndWaiting, `status = 'pending'`},
+		"a wait for an operator":    {`fence = fence`, false, &inbox.WaitError{NeedsOperator: true, Err: errClosed}, inbox.EndBlocked, `status = 'pending'`},
+		"a dead letter":             {`fence = fence`, false, &inbox.DeadLetterError{Err: errClosed}, inbox.EndDeadLetter, `status = 'dead'`},
+		"a claim of another holder": {`fence = fence + 1`, true, nil, inbox.EndLost, `status = 'running' and done_fence is null`},
+		"another message under its number, of a failover":  {`message_id = 'other'`, true, nil, inbox.EndLost, `status = 'running' and done_fence is null`},
+		"an error beside another message under its number": {`message_id = 'other'`, false, errClosed, inbox.EndFailed, `status = 'running' and last_error is null`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			db, seen := fresh(t, "m1@k"), make(chan inbox.End, 1)
-			type within struct{}
 			start(t, processor(t, db, func(ctx context.Context, d *inbox.Delivery) error {
 				if ctx.Value(within{}) != d.ID {
 					return errors.New("it has another context")
 				}
-				return test.handle(ctx, db, d)
+				write(t, db, `update inbox set `+test.meanwhile)
+				if test.commits {
+					return d.Commit(ctx, db, &pgx.Batch{})
+				}
+				return test.err
 			}, func(o *inbox.Options) {
 				o.OnAttempt = func(ctx context.Context, d *inbox.Delivery) (context.Context, func(inbox.End)) {
 					return context.WithValue(ctx, within{}, d.ID), func(end inbox.End) { seen <- end }
