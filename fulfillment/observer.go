@@ -46,7 +46,8 @@ func (o *observer) due(c domain.Charge) task {
 }
 
 func (o *observer) run(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
-	found, err := &findings{charge: s.Charge}, error(nil)
+	found := &findings{charge: s.Charge}
+	var err error
 	if o.step == "refund" {
 		err = observe(found, o.provider.Refunds(ctx, s.Charge.PaymentIntent), observeRefunds)
 	} else {

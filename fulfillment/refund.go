@@ -35,24 +35,24 @@ func (r refunder) due(c domain.Charge, id string) task {
 // run records the refund as the provider's list has it, or sends it if it is not there: before the
 // first send as well, since an older delivery of the message may have sent it.
 func (r refunder) run(ctx context.Context, s ledger.Stream, refund domain.Refund) ([]domain.Event, error) {
-	events, err := r.listed(ctx, s, refund)
-	if len(events) > 0 || err != nil {
+	if events, found, err := r.listed(ctx, s, refund); found || err != nil {
 		return events, err
 	}
 	return r.send(ctx, s, refund)
 }
 
-// listed reads the provider's list, and records what it has of the refund; nothing if it has none.
-func (r refunder) listed(ctx context.Context, s ledger.Stream, refund domain.Refund) ([]domain.Event, error) {
+// listed reads the provider's list, and records what it has of the refund.
+func (r refunder) listed(ctx context.Context, s ledger.Stream, refund domain.Refund) (events []domain.Event, found bool, err error) {
 	seen, err := collect(r.provider.Refunds(ctx, s.Charge.PaymentIntent))
 	if err != nil {
-		return callFailed(ctx, err, nil)
+		events, err = callFailed(ctx, err, nil)
+		return events, false, err
 	}
 	object, found, err := find(seen, refund)
-	if !found || err != nil {
-		return nil, err
+	if found && err == nil {
+		events, err = r.record(s, refund, object)
 	}
-	return r.record(s, refund, object)
+	return events, found, err
 }
 
 // find returns what was seen of a refund: the object that ended it, or one with our id. One
@@ -103,8 +103,7 @@ func (r refunder) send(ctx context.Context, s ledger.Stream, refund domain.Refun
 		})
 	}
 	// An earlier send is the reason, and the refund is in the list, or there will be none.
-	events, err := r.listed(ctx, s, refund)
-	if len(events) > 0 || err != nil {
+	if events, found, err := r.listed(ctx, s, refund); found || err != nil {
 		return events, err
 	}
 	return refund.Resolve("", true, why.Message), nil

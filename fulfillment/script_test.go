@@ -277,6 +277,15 @@ var histories = func() map[string][]domain.Event {
 		"captured":          {bare(), begun, captured(), domain.ChargeSucceeded{}},
 	}
 	then := func(name, before string, more ...domain.Event) { h[name] = slices.Concat(h[before], more) }
+	for name, items := range map[string][]domain.Item{
+		"over tshirt 1, mug 6": {{SKU: "tshirt", Quantity: 1}, {SKU: "mug", Quantity: 6}},
+		"over mug 1, socks 1":  {{SKU: "mug", Quantity: 1}, {SKU: "socks", Quantity: 1}},
+		"over mug 5":           {{SKU: "mug", Quantity: 5}},
+	} {
+		first := order()
+		first.Items = items
+		h[name] = []domain.Event{first}
+	}
 	then("canceling accepted", "accepted", domain.ChargeCancelRequested{})
 	then("canceling reserved", "reserved", domain.ChargeCancelRequested{})
 	then("canceling", "started", domain.ChargeCancelRequested{})

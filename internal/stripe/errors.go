@@ -17,7 +17,7 @@ import (
 type Kind string
 
 const (
-	// Unavailable: there is no answer to go by. None came, it was cut or not understood, an earlier
+	// Unavailable says that there is no answer to go by: none came, it was cut or not understood, an earlier
 	// request with this key is still in flight, or there were too many. The outcome is unknown, and the
 	// same idempotency key is the right one for the next attempt. So is it after a first 502, 503 or 504:
 	// what spoke may stand in front of a request that is still in flight.
@@ -25,17 +25,17 @@ const (
 	// Blocked is as Unavailable: the secret key, its account or its mode is wrong, and no request
 	// succeeds before an operator has mended that.
 	Blocked Kind = "needs an operator"
-	// Failed: the provider executed the request and failed, so the outcome is unknown. The provider keeps
+	// Failed says that the provider executed the request and failed, so the outcome is unknown. The provider keeps
 	// such an answer under the idempotency key and will repeat it, so a further attempt needs a new
 	// key, and before it a look at what the failed one left behind. It is a 500 in the provider's own
 	// form, or any 5xx that the provider says it has saved. It also is a 400 (OtherParameters) for a
 	// key that belongs to a request with other parameters, such as the one that a program of another
 	// version has sent: the key never answers this request, and that one may have had its effect.
 	Failed Kind = "failed"
-	// Rejected: the provider refused the request and executed none of it, or the request cannot be sent.
+	// Rejected says that the provider refused the request and executed none of it, or the request cannot be sent.
 	// The same request will be refused again.
 	Rejected Kind = "rejected"
-	// Declined: the card was declined, an asked-for authentication included. The outcome is certain,
+	// Declined says that the card was declined, an asked-for authentication included. The outcome is certain,
 	// for this attempt: at Stripe a declined intent can still be confirmed again, so cancel it before
 	// believing that no money will move.
 	Declined Kind = "declined"

@@ -72,11 +72,10 @@ type Decline struct {
 // AuthenticationRequired reports whether the issuer wanted the customer, who is
 // absent, to authenticate.
 func (d Decline) AuthenticationRequired() bool {
-	switch stripego.ErrorCode(d.Code) {
-	case stripego.ErrorCodeAuthenticationRequired, stripego.ErrorCodePaymentIntentAuthenticationFailure, "requires_action_not_handled":
-		return true
+	codes := []stripego.ErrorCode{
+		stripego.ErrorCodeAuthenticationRequired, stripego.ErrorCodePaymentIntentAuthenticationFailure, "requires_action_not_handled",
 	}
-	return d.DeclineCode == string(stripego.DeclineCodeAuthenticationRequired)
+	return slices.Contains(codes, stripego.ErrorCode(d.Code)) || d.DeclineCode == string(stripego.DeclineCodeAuthenticationRequired)
 }
 
 // OfTestKey reports whether a live card was declined because the secret key is a test key.

@@ -1,7 +1,9 @@
 package fulfillment_test
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,5 +74,27 @@ func TestResentKey(t *testing.T) {
 				t.Errorf("the charge has %s, the first one had %s", c.PaymentIntent, first)
 			}
 		})
+	}
+}
+
+// TestCustomer: a saved payment method is charged with its customer alone, and one that is attached to no
+// customer once. The merchant reads the provider's reason.
+func TestCustomer(t *testing.T) {
+	t.Parallel()
+	for method, rows := range map[string][]struct{ customer, because string }{
+		"pm_saved_ada": {{"", "Please include the Customer"}, {"cus_bob", "does not belong to the Customer"}, {"cus_ada", ""}},
+		"pm_once_used": {{"", ""}, {"", "may not be used again"}},
+	} {
+		s := newSandboxed(t, order())
+		for i, row := range rows {
+			first := order()
+			first.PaymentMethod, first.Customer, first.Reference = method, row.customer, fmt.Sprint("ref_", i)
+			s.memory = newMemory(t, fulfillment.Services{Provider: s.client}, first)
+			s.ends("done")
+			failure := s.stream.Charge.Failure
+			if (failure == nil) != (row.because == "") || failure != nil && !strings.Contains(failure.Message, row.because) {
+				t.Errorf("%s of %q failed because of %+v, want %q", method, row.customer, failure, row.because)
+			}
+		}
 	}
 }
