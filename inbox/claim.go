@@ -18,7 +18,8 @@ select now(),
 // claimDue claims the oldest messages that are first and due, at most $3, for the holder $2, none
 // of the partitions $5. It registers the holder if its registration
 // ends soon, so an idle holder writes nothing. Before $4 lie only the remains of claimed messages,
-// which an old snapshot may keep.
+// which an old snapshot may keep. The last column says whether a message waits behind the claimed
+// one.
 const claimDue = `
 -- inbox.claimDue
 with due as (
@@ -53,7 +54,16 @@ with due as (
   on conflict (receiver, holder) do update
      set alive_until = excluded.alive_until
 )
-select id, fence, attempts, deaths, waits, message_id, type, ordering_key, partition_key, payload, metadata, claimed_at
+select id, fence, attempts, deaths, waits, message_id, type, ordering_key, partition_key, payload, metadata, claimed_at,
+       (select b.id
+          from inbox b
+         where b.receiver = claimed.receiver
+           and b.ordering_key >= claimed.ordering_key
+           and b.ordering_key <= claimed.ordering_key
+           and b.status = 'pending'
+           and not b.first
+         order by b.ordering_key, b.id
+         limit 1) is not null
   from claimed`
 
 const claimOverlap = 2 * time.Second // a message may be committed later than its due time
@@ -103,6 +113,7 @@ func (p *Processor) reserve(most int) reservation {
 func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (r reservation, more bool, err error) {
 	r = p.reserve(most)
 	var claimed []*Delivery
+	came := p.came.Load()
 	if r.slots > 0 {
 		b.Queue(claimDue, p.Receiver, p.Holder, r.slots, time.UnixMicro(p.dueFrom.Load()), r.full, p.Policy.Lease).Query(func(rows pgx.Rows) (err error) {
 			claimed, err = pgx.CollectRows(rows, p.scan)
@@ -112,14 +123,19 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (r reserv
 	if err = p.DB.Commit(ctx, b); err != nil {
 		claimed, err = nil, fmt.Errorf("commit a claim for %s: %w", p.Receiver, err)
 	}
+	for _, d := range claimed {
+		d.came = came
+	}
 	p.start(ctx, claimed, r.slots)
-	return r, len(claimed) == r.slots, err
+	more = len(claimed) == r.slots
+	p.hungry.Store(more || len(r.full) > 0)
+	return r, more, err
 }
 
 func (p *Processor) scan(row pgx.CollectableRow) (*Delivery, error) {
 	d := &Delivery{receiver: p.Receiver}
 	var metadata []byte
-	err := row.Scan(&d.row, &d.fence, &d.Attempt, &d.Deaths, &d.Waits, &d.ID, &d.Type, &d.OrderingKey, &d.Partition, &d.Payload, &metadata, &d.ClaimedAt)
+	err := row.Scan(&d.row, &d.fence, &d.Attempt, &d.Deaths, &d.Waits, &d.ID, &d.Type, &d.OrderingKey, &d.Partition, &d.Payload, &metadata, &d.ClaimedAt, &d.followed)
 	_ = json.Unmarshal(metadata, &d.Metadata) // another program's may not be strings
 	return d, err
 }

@@ -119,7 +119,7 @@ func Writes() []groupcommit.Statement {
 }
 
 // process runs the handler and ends the claim.
-func (p *Processor) process(ctx context.Context, d *Delivery) {
+func (p *Processor) process(ctx context.Context, d *Delivery) End {
 	ended := func(End) {}
 	if p.OnAttempt != nil {
 		ctx, ended = p.OnAttempt(ctx, d)
@@ -138,6 +138,7 @@ func (p *Processor) process(ctx context.Context, d *Delivery) {
 		log.Log(ctx, level[end], "attempt ended", "end", end, "reason", err)
 	}
 	ended(end)
+	return end
 }
 
 // endOf says how an attempt ended, and what stores that, if anything does.

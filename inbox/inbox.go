@@ -85,6 +85,8 @@ type Delivery struct {
 	receiver       string
 	row, fence     int64
 	cancel         context.CancelCauseFunc // ends the handler's context
+	followed       bool                    // others of its key waited behind it when it was claimed
+	came           int64                   // of the processor, when it was claimed
 	endedByHandler bool                    // by its handler's transaction
 }
 

@@ -48,6 +48,8 @@ type Processor struct {
 
 	woken   chan struct{}
 	ran     atomic.Bool
+	hungry  atomic.Bool  // messages may be due that found no slot
+	came    atomic.Int64 // how often messages came that may be behind one that runs
 	dueFrom atomic.Int64 // no message is due before, in microseconds
 
 	mu       sync.Mutex
@@ -112,8 +114,9 @@ func (p *Processor) Pause(all bool, partitions ...string) {
 // and returns nil. Handlers that ignore their context for 5 s more are an error: others take
 // over their messages.
 //
-// It claims when the next message is due, when Wake receives, when a handler has ended, and once a
-// second, but never sooner than 10 ms after the claim before began, or twice as long as that took.
+// It claims when the next message is due, when Wake receives, when a handler has ended for which
+// another message waits, and once a second, but never sooner than 10 ms after the claim before
+// began, or twice as long as that took.
 func (p *Processor) Run(ctx context.Context) error {
 	if p.ran.Swap(true) {
 		return errors.New("inbox: a processor runs once")
@@ -135,6 +138,7 @@ func (p *Processor) Run(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-p.woken:
 		case <-p.Wake:
+			p.came.Add(1)
 		case <-time.After(next):
 		}
 		return time.Until(until), nil //nolint:forbidigo // as above
@@ -166,8 +170,9 @@ func (p *Processor) start(ctx context.Context, claimed []*Delivery, slots int) {
 		}
 		p.holds[d] = true
 		p.running.Go(func() {
-			defer p.ended(d)
-			p.process(handling, d)
+			end := EndNotStored // if the handler ends its goroutine
+			defer func() { p.ended(d, end) }()
+			end = p.process(handling, d)
 		})
 	}
 	if p.claiming -= slots; slots > 0 {
@@ -175,13 +180,15 @@ func (p *Processor) start(ctx context.Context, claimed []*Delivery, slots int) {
 	}
 }
 
-// ended wakes the loop: a message may be due that waited for this one or for its slot.
-func (p *Processor) ended(d *Delivery) {
+// ended wakes the loop if a message may be due that waited for this one or for its slot.
+func (p *Processor) ended(d *Delivery, end End) {
 	p.mu.Lock()
 	delete(p.holds, d)
 	p.mu.Unlock()
 	d.cancel(nil)
-	p.wake()
+	if p.hungry.Load() || end != EndDone || d.followed || d.came != p.came.Load() {
+		p.wake()
+	}
 }
 
 // held returns what handlers have.

@@ -134,7 +134,7 @@ func isRace(err error) bool {
 
 // storePage is one transaction: it stores a page, promotes, and claims for the free slots.
 func (p *Processor) storePage(ctx context.Context, page []*incoming) (r Reception, err error) {
-	b := &pgx.Batch{}
+	b, behind := &pgx.Batch{}, false
 	receivers := slices.Repeat([]string{p.Receiver}, len(page))
 	keys := column(page, func(d *incoming) string { return d.OrderingKey })
 	b.Queue(storeMany, receivers,
@@ -145,10 +145,13 @@ func (p *Processor) storePage(ctx context.Context, page []*incoming) (r Receptio
 		column(page, func(d *incoming) string { return d.metadata }),
 		column(page, func(d *incoming) []byte { return d.hash }),
 		column(page, func(d *incoming) string { return d.unreadable }),
-	).QueryRow(func(row pgx.Row) error { return row.Scan(&r.New, &r.DeadLetters) })
+	).QueryRow(func(row pgx.Row) error { return row.Scan(&r.New, &r.DeadLetters, &behind) })
 	b.Queue(promoteMany, receivers, keys)
 	_, more, err := p.claim(ctx, b, len(page)+1) // one more shows whether older messages are due
-	if more {
+	if behind {
+		p.came.Add(1)
+	}
+	if more || behind { // the message before may have ended meanwhile
 		p.wake()
 	}
 	return r, err

@@ -90,7 +90,8 @@ with incoming as (
      and coalesce(first, false)
 )
 select (select count(*) from firsts) + count(*) filter (where new and status = 'pending'),
-       (select count(*) from other) + count(*) filter (where new and status = 'dead')
+       (select count(*) from other) + count(*) filter (where new and status = 'dead'),
+       count(*) filter (where new and status = 'pending') > 0
   from kept`
 )
 
