@@ -149,6 +149,7 @@ func Row(tb testing.TB, db Querier, sql string, args ...any) {
 func Blocked(tb testing.TB, db Querier, n int) {
 	tb.Helper()
 	Row(tb, db, `
+-- testrun.Blocked
 select count(*) >= $1
   from pg_stat_activity
  where datname = current_database()
