@@ -402,8 +402,8 @@ create policy request on ledger_events for insert to payonce_api
                      and coalesce((data ->> 'fee')::bigint, 0) between 0 and (data ->> 'amount')::bigint
                      and length(data ->> 'order_id') <= 255
                      and data -> 'steps' ? 'payment'
-                     and data ->> 'reference' like
-                         (select 'ref_' || left(encode(sha256(convert_to(current_setting('payonce.merchant', true), 'UTF8')), 'hex'), 16) || '%')
+                     and length(data ->> 'reference') <= 100
+                     and data ->> 'reference' like 'ref_' || left(encode(sha256(convert_to(merchant_id, 'UTF8')), 'hex'), 16) || '%'
                      and coalesce(length(data ->> 'return_url') <= 2048 and data ->> 'return_url' ilike 'https://%', true)
                      and coalesce((data ->> 'expires_at')::timestamptz
                                   between now() - interval '24 hours' and '9999-01-01 00:00+00', true)

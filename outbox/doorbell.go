@@ -103,6 +103,9 @@ func (d *Doorbell) notify(ctx context.Context, pool *pgxpool.Pool) {
 		names := slices.Collect(maps.Keys(d.rung))
 		clear(d.rung)
 		d.mu.Unlock()
+		if len(names) == 0 {
+			continue
+		}
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), ringTimeout)
 		if _, err := pool.Exec(within, ringAll, d.channel, names); err != nil {
 			d.log.DebugContext(ctx, "NOTIFY failed, readers find the work by their next poll", "error", err)

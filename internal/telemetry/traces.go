@@ -5,8 +5,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -55,7 +57,7 @@ func OpenTraces(ctx context.Context, log *slog.Logger, service string, s TraceSe
 		return nil, fmt.Errorf("make the exporter of traces: %w", err)
 	}
 	t := newTraces(ctx, service, sdktrace.NewBatchSpanProcessor(&exporting{SpanExporter: exporter, log: log}))
-	log.InfoContext(ctx, "traces are exported", "protocol", s.protocol(), "sampler", s.Sampler)
+	log.InfoContext(ctx, "traces are exported", "protocol", s.protocol(), "sampler", strings.TrimSpace(s.Sampler+" "+s.SamplerArg))
 	return t, nil
 }
 
@@ -121,8 +123,8 @@ func (t *Traces) bounded(ctx context.Context) context.Context {
 	return trace.ContextWithRemoteSpanContext(ctx, of.WithTraceFlags(begun.SpanContext().TraceFlags()))
 }
 
-// TraceSettings are the variables of OpenTelemetry that decide whether there are traces, and which. The
-// SDK reads these and the others itself. In OpenTelemetry an empty value is none.
+// TraceSettings are the variables of OpenTelemetry that decide whether there are traces,
+// and how many. The SDK reads these and the others itself. In OpenTelemetry an empty value is none.
 type TraceSettings struct {
 	// true turns traces off.
 	Disabled string `env:"OTEL_SDK_DISABLED"`
@@ -139,6 +141,16 @@ type TraceSettings struct {
 	// Which traces are recorded: always_on, always_off, or parentbased_always_on,
 	// parentbased_always_off or parentbased_traceidratio. Empty: parentbased_always_on.
 	Sampler string `env:"OTEL_TRACES_SAMPLER"`
+	// Share of recorded traces from 0 to 1, for the sampler of a ratio. Empty: 1.
+	SamplerArg string `env:"OTEL_TRACES_SAMPLER_ARG"`
+	// Milliseconds between two exports, 1 to 3600000. Empty: 5000.
+	Delay string `env:"OTEL_BSP_SCHEDULE_DELAY"`
+	// Milliseconds that an export may take, up to 3600000. Empty: 30000. 0 sets no bound.
+	ExportTimeout string `env:"OTEL_BSP_EXPORT_TIMEOUT"`
+	// Spans that wait for an export, 1 to 1000000. One more is dropped. Empty: 2048.
+	QueueSize string `env:"OTEL_BSP_MAX_QUEUE_SIZE"`
+	// Spans in one export, 1 to 1000000. Empty: 512.
+	BatchSize string `env:"OTEL_BSP_MAX_EXPORT_BATCH_SIZE"`
 }
 
 // on reports whether traces are asked for: by the exporter's name, or by an endpoint.
@@ -153,9 +165,17 @@ func (s TraceSettings) protocol() string {
 	return strings.ToLower(cmp.Or(s.TracesProtocol, s.Protocol, "http/protobuf"))
 }
 
-// check refuses what payonce does not have, and a sampler by which a caller could raise the share of
-// recorded traces. A value is not repeated: it may be a secret in the wrong place.
+// Bounds of the queue of spans. The SDK would allocate a queue of any length, and poll without a pause.
+const (
+	longestQueue = 1_000_000 // spans: a gigabyte or so
+	longestDelay = 3_600_000 // milliseconds
+)
+
+// check refuses settings that cannot be followed: a program that traces nothing would be
+// noticed only when a trace is needed. A value is not repeated: a URL may hold a password.
 func (s TraceSettings) check() error {
+	byRatio := strings.EqualFold(s.Sampler, "parentbased_traceidratio")
+	ratio, err := strconv.ParseFloat(cmp.Or(s.SamplerArg, "1"), 64)
 	samplers := []string{"", "always_on", "always_off", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"}
 	for _, c := range []struct {
 		ok         bool
@@ -163,13 +183,30 @@ func (s TraceSettings) check() error {
 	}{
 		{s.Exporter == "" || strings.EqualFold(s.Exporter, "otlp"), "OTEL_TRACES_EXPORTER", "otlp or none"},
 		{s.protocol() == "http/protobuf" || s.protocol() == "grpc", "OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf or grpc"},
+		{isURL(s.Endpoint), "OTEL_EXPORTER_OTLP_ENDPOINT", "a URL such as http://collector:4318"},
+		{isURL(s.TracesEndpoint), "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "a URL such as http://collector:4318/v1/traces"},
 		{slices.Contains(samplers, strings.ToLower(s.Sampler)), "OTEL_TRACES_SAMPLER", "one of " + strings.Join(samplers[1:], ", ")},
+		{!byRatio || err == nil && ratio >= 0 && ratio <= 1, "OTEL_TRACES_SAMPLER_ARG", "a share of all traces between 0 and 1"},
+		{isWithin(s.Delay, 1, longestDelay), "OTEL_BSP_SCHEDULE_DELAY", "a number between 1 and 3600000"},
+		{isWithin(s.ExportTimeout, 0, longestDelay), "OTEL_BSP_EXPORT_TIMEOUT", "a number between 0 and 3600000"},
+		{isWithin(s.QueueSize, 1, longestQueue), "OTEL_BSP_MAX_QUEUE_SIZE", "a number between 1 and 1000000"},
+		{isWithin(s.BatchSize, 1, longestQueue), "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "a number between 1 and 1000000"},
 	} {
 		if !c.ok {
 			return fmt.Errorf("%s cannot be followed: set it to %s", c.name, c.need)
 		}
 	}
 	return nil
+}
+
+func isURL(text string) bool {
+	u, err := url.Parse(text)
+	return text == "" || err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
+}
+
+func isWithin(text string, least, most int) bool {
+	n, err := strconv.Atoi(text)
+	return text == "" || err == nil && n >= least && n <= most
 }
 
 // exporter connects only when there is something to send.
