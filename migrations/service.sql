@@ -385,7 +385,8 @@ create policy tenant on ledger_events for select to payonce_api
 -- the charge, and its data names the merchant whose stream it is: the worker believes it.
 -- The api's events say that the api caused them. Their ids have version 8, and those of the
 -- worker version 5, so no request takes the id of an event that the worker is going to
--- append. A time far from now is one that no reader could show, and a long text fits in no index.
+-- append. A time far from now is one that no reader could show, and a long text fits in no index. A
+-- statement may name one merchant after another, so no condition is computed once for all its rows.
 --
 -- A request that the program cannot read, or whose amounts no charge may have, is void there
 -- (domain.Charge.Voids), but its posting would stay in the balances. So each member is one of the
