@@ -59,12 +59,12 @@ func processor(s sample) float64 { return s.programCPU + s.databaseCPU }
 
 // line is a sample in the format of Go's benchmarks, which benchstat reads.
 func (s sample) line(of setting) string {
-	name := of.String()
-	line := "Benchmark" + strings.ToUpper(name[:1]) + name[1:] + " 1"
+	name, line := of.String(), strings.Builder{}
+	fmt.Fprintf(&line, "Benchmark%s%s 1", strings.ToUpper(name[:1]), name[1:])
 	for _, c := range columns {
-		line += fmt.Sprintf(" %g %s", c.of(s), c.unit)
+		fmt.Fprintf(&line, " %g %s", c.of(s), c.unit)
 	}
-	return line
+	return line.String()
 }
 
 // report has the samples of each setting, by rounds.
@@ -98,6 +98,9 @@ func (r report) table(w io.Writer, plan []setting) error {
 	}
 	fmt.Fprintln(out, "\t")
 	for _, s := range plan {
+		if len(r[s]) == 0 {
+			continue // it was not measured
+		}
 		fmt.Fprint(out, s)
 		for _, c := range columns {
 			var values []float64
@@ -114,11 +117,8 @@ func (r report) table(w io.Writer, plan []setting) error {
 	return out.Flush()
 }
 
-// median is the middle of some values, or the mean of the two in the middle; 0 of none.
+// median is the middle of some values, or the mean of the two in the middle.
 func median(values []float64) float64 {
-	if len(values) == 0 {
-		return 0
-	}
 	values = slices.Sorted(slices.Values(values))
 	return (values[(len(values)-1)/2] + values[len(values)/2]) / 2
 }
