@@ -112,8 +112,10 @@ func TestReport_dividesRoundByRound(t *testing.T) {
 		r[other] = append(r[other], sample{perSecond: rate, programCPU: 1, databaseCPU: 3})
 		r[ours] = append(r[ours], sample{perSecond: rate * float64(i+1), databaseCPU: 2})
 	}
-	testrun.Same(t, "the ratios", []string{"2.00 (1.00–3.00)", "0.50 (0.50–0.50)", "", ""},
-		[]string{r.over(ours, byBase, rate), r.over(ours, byBase, processor), r.over(ours, byRiver, rate), r.over(other, byBase, rate)})
+	testrun.Same(t, "the ratios", []string{"2.00 (1.00–3.00)", "0.50 (0.50–0.50)", "", ""}, []string{
+		r.over(ours, byBase, rate), r.over(ours, byBase, processor),
+		r.over(ours, byRiver, rate), r.over(other, byBase, rate),
+	})
 	var table strings.Builder
 	testrun.Must(t, r.table(&table, []setting{other, ours}))
 	for _, part := range []string{"/s ÷ base", "processor ÷ river", "400", "2.00 (1.00–3.00)"} {

@@ -39,6 +39,10 @@ func TestDocs_nameWhatExists(t *testing.T) {
 		for _, name := range tr.missing(page, tr[page]) {
 			t.Errorf("%s names %s: no such thing", page, name)
 		}
+		lines := strings.Count(tr[page], "\n")
+		if lines > 250 && !strings.Contains(tr[page], " below are generated from ") {
+			t.Errorf("%s has %d lines, more than 250", page, lines)
+		}
 	}
 }
 
