@@ -34,8 +34,12 @@ func TestMeasure_findsThatEverythingIsDoneOnce(t *testing.T) {
 	testrun.Must(t, err)
 	var printed strings.Builder
 	testrun.Must(t, b.measure(t.Context(), &printed, plan, 1))
-	if got := strings.Count(printed.String(), "\nBenchmark"); got != len(plan)-1 {
-		t.Errorf("%d settings are measured, and printed is\n%s", len(plan), &printed)
+	for _, s := range plan {
+		for _, part := range []string{sample{}.line(s)[:len("Benchmark"+s.String())] + " ", s.String() + "  "} {
+			if !strings.Contains(printed.String(), part) {
+				t.Errorf("%s is not in\n%s", part, &printed)
+			}
+		}
 	}
 }
 
@@ -99,4 +103,24 @@ func TestSample_divides(t *testing.T) {
 		"BenchmarkCharges/by=base/in-flight=16 1 200 /s 1 p50-ms 0 p99-ms 2 transactions/op 0 flushes/op 0 WAL-B/op 0 programs-ms/op 0 PostgreSQL-ms/op",
 		"BenchmarkIdle/by=river 1 0 /s 0 p50-ms 0 p99-ms 0 transactions/op 1.5 flushes/op 0 WAL-B/op 0 programs-ms/op 0 PostgreSQL-ms/op",
 	}, []string{busy.line(setting{"charges", byBase, 16}), rests.line(setting{"idle", byRiver, 0})})
+}
+
+func TestReport_dividesRoundByRound(t *testing.T) {
+	t.Parallel()
+	ours, other, r := setting{work: "charges", by: byPayonce}, setting{work: "charges", by: byBase}, report{}
+	for i, rate := range []float64{100, 200, 400} {
+		r[other] = append(r[other], sample{perSecond: rate, programCPU: 1, databaseCPU: 3})
+		r[ours] = append(r[ours], sample{perSecond: rate * float64(i+1), databaseCPU: 2})
+	}
+	testrun.Same(t, "the ratios", []string{"2.00 (1.00–3.00)", "0.50 (0.50–0.50)", "", ""}, []string{
+		r.over(ours, byBase, rate), r.over(ours, byBase, processor),
+		r.over(ours, byRiver, rate), r.over(other, byBase, rate),
+	})
+	var table strings.Builder
+	testrun.Must(t, r.table(&table, []setting{other, ours}))
+	for _, part := range []string{"/s ÷ base", "processor ÷ river", "400", "2.00 (1.00–3.00)"} {
+		if !strings.Contains(table.String(), part) {
+			t.Errorf("%s is not in\n%s", part, &table)
+		}
+	}
 }

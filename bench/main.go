@@ -44,7 +44,7 @@ func main() {
 }
 
 type runCmd struct {
-	Repeat int           `default:"3" help:"Rounds, for benchstat."`
+	Repeat int           `default:"3" help:"Rounds. The table has their medians."`
 	Base   string        `type:"existingdir" help:"Measure the programs of this work tree too, right before ours." placeholder:"FOLDER"`
 	Only   string        `help:"Measure only what matches, as ^charges/by=payonce/." placeholder:"REGEXP"`
 	For    time.Duration `default:"5s" help:"How long each measurement takes, after a fifth of that, and two seconds at least, to warm up."`
@@ -98,7 +98,7 @@ func (c runCmd) plan() (plan []setting, err error) {
 	return plan, nil
 }
 
-// Run measures the plan, and prints each sample when it is taken: those before something fails too.
+// Run measures the plan, and prints each sample for benchstat when it is taken, and then a table for people.
 func (c runCmd) Run(ctx context.Context) (err error) {
 	plan, err := c.plan()
 	if err != nil {

@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
+	"text/tabwriter"
 )
 
 // sample is what one measurement came to: how often in a second, latencies in milliseconds, and the
@@ -36,17 +39,95 @@ func newSample(w window, c counters, total int) sample {
 	return s
 }
 
+// columns are the values of a sample: the unit, and the format of the table.
+var columns = []struct {
+	unit, format string
+	of           func(sample) float64
+}{
+	{"/s", "%.0f", rate},
+	{"p50-ms", "%.1f", func(s sample) float64 { return s.p50 }},
+	{"p99-ms", "%.1f", func(s sample) float64 { return s.p99 }},
+	{"transactions/op", "%.2f", func(s sample) float64 { return s.transactions }},
+	{"flushes/op", "%.2f", func(s sample) float64 { return s.flushes }},
+	{"WAL-B/op", "%.0f", func(s sample) float64 { return s.walBytes }},
+	{"programs-ms/op", "%.2f", func(s sample) float64 { return s.programCPU }},
+	{"PostgreSQL-ms/op", "%.2f", func(s sample) float64 { return s.databaseCPU }},
+}
+
+func rate(s sample) float64      { return s.perSecond }
+func processor(s sample) float64 { return s.programCPU + s.databaseCPU }
+
 // line is a sample in the format of Go's benchmarks, which benchstat reads.
 func (s sample) line(of setting) string {
-	name := of.String()
-	return fmt.Sprintf("Benchmark%s%s 1 %g /s %g p50-ms %g p99-ms %g transactions/op %g flushes/op %g WAL-B/op "+
-		"%g programs-ms/op %g PostgreSQL-ms/op", strings.ToUpper(name[:1]), name[1:],
-		s.perSecond, s.p50, s.p99, s.transactions, s.flushes, s.walBytes, s.programCPU, s.databaseCPU)
+	name, line := of.String(), strings.Builder{}
+	fmt.Fprintf(&line, "Benchmark%s%s 1", strings.ToUpper(name[:1]), name[1:])
+	for _, c := range columns {
+		fmt.Fprintf(&line, " %g %s", c.of(s), c.unit)
+	}
+	return line.String()
+}
+
+// report has the samples of each setting, by rounds.
+type report map[setting][]sample
+
+// over divides by what another program had in the same round, so that a machine that drifts does so under
+// both. It returns the median with the least and the greatest; "" if there is nothing to divide by.
+func (r report) over(s setting, by string, of func(sample) float64) string {
+	var ratios []float64
+	others := r[setting{s.work, by, s.inFlight}]
+	for round, taken := range r[s] {
+		if by != s.by && round < len(others) && of(others[round]) > 0 {
+			ratios = append(ratios, of(taken)/of(others[round]))
+		}
+	}
+	if len(ratios) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.2f (%.2f–%.2f)", median(ratios), slices.Min(ratios), slices.Max(ratios))
+}
+
+// table writes the medians of all rounds, and the ratios.
+func (r report) table(w io.Writer, plan []setting) error {
+	rivals := []string{byBase, byRiver}
+	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, c := range columns {
+		fmt.Fprint(out, "\t", c.unit)
+	}
+	for _, by := range rivals {
+		fmt.Fprintf(out, "\t/s ÷ %s\tprocessor ÷ %s", by, by)
+	}
+	fmt.Fprintln(out, "\t")
+	for _, s := range plan {
+		if len(r[s]) == 0 {
+			continue // it was not measured
+		}
+		fmt.Fprint(out, s)
+		for _, c := range columns {
+			var values []float64
+			for _, taken := range r[s] {
+				values = append(values, c.of(taken))
+			}
+			fmt.Fprintf(out, "\t"+c.format, median(values))
+		}
+		for _, by := range rivals {
+			fmt.Fprint(out, "\t", r.over(s, by, rate), "\t", r.over(s, by, processor))
+		}
+		fmt.Fprintln(out, "\t")
+	}
+	return out.Flush()
+}
+
+// median is the middle of some values, or the mean of the two in the middle.
+func median(values []float64) float64 {
+	values = slices.Sorted(slices.Values(values))
+	return (values[(len(values)-1)/2] + values[len(values)/2]) / 2
 }
 
 // measure measures all of the plan once in each round, so that a machine that drifts does so under all of
-// it alike, and writes each sample.
-func (b *bench) measure(ctx context.Context, w io.Writer, plan []setting, rounds int) error {
+// it alike. It writes each sample, and at the end the table, where something failed too.
+func (b *bench) measure(ctx context.Context, w io.Writer, plan []setting, rounds int) (err error) {
+	taken := report{}
+	defer func() { err = errors.Join(err, taken.table(w, plan)) }()
 	for round := range max(1, rounds) {
 		for _, s := range plan {
 			fmt.Fprintf(b.say, "round %d: %s\n", round+1, s)
@@ -58,6 +139,7 @@ func (b *bench) measure(ctx context.Context, w io.Writer, plan []setting, rounds
 				return fmt.Errorf("%s: %w", s, err)
 			}
 			fmt.Fprintln(w, sample.line(s))
+			taken[s] = append(taken[s], sample)
 		}
 	}
 	return nil

@@ -73,6 +73,12 @@ type crashAim struct {
 	// whether or not it will find something, so the plan fires before the first
 	// poll that begins after behind has ended.
 	behind crashPoint
+
+	// nth fires after the n-th point of any name, from 1, in place of point and side.
+	nth int
+
+	// second is the point of the recovery after which a killed program is killed again; 0 for never.
+	second int
 }
 
 // knownTrips says what is known of a program's round trips.
@@ -223,7 +229,9 @@ func (p *crashPlan) after(t *roundTrip, rows int) failpoint.Fault {
 	if t.number > 0 {
 		p.end(t)
 	}
-	return p.decide(p.armed(t, failpoint.After) && (t.opens && t.polls && p.behind() || t.number > 0 && t.number == p.aim.point.occurrence))
+	aimed := t.opens && t.polls && p.behind() || t.number > 0 && t.number == p.aim.point.occurrence
+	again := !p.hit && t.number > 0 && p.aim.nth > 0 && p.points >= p.aim.nth
+	return p.decide(p.armed(t, failpoint.After) && aimed || again)
 }
 
 func (p *crashPlan) never(t *roundTrip) bool {
@@ -254,7 +262,7 @@ func (p *crashPlan) end(t *roundTrip) {
 }
 
 func (p *crashPlan) armed(t *roundTrip, side failpoint.Side) bool {
-	return !p.hit && t.name == p.aim.point.name && !p.never(t) && side == p.aim.side
+	return !p.hit && p.aim.nth == 0 && t.name == p.aim.point.name && !p.never(t) && side == p.aim.side
 }
 
 func (p *crashPlan) behind() bool {

@@ -20,6 +20,7 @@ import (
 type runResult struct {
 	violations []string
 	fired      bool
+	again      bool // the second crash fired too
 	gaveUp     bool // the rival of a paused victim could not finish
 	points     []seenPoint
 	trips      []string // the names of all round trips
@@ -93,6 +94,7 @@ func (p *testbed) run(ctx context.Context, c recording, aim crashAim) (runResult
 	all, _ := plan.idle()
 	r.result.trips = slices.Collect(maps.Keys(all))
 	r.result.fired = plan.fired() && !r.missed.Load()
+	r.result.again = len(r.plans) > 1 && r.plans[1].fired()
 	r.result.took = time.Since(begun)
 	return r.result, errors.Join(append(r.errs, err)...)
 }
@@ -213,16 +215,19 @@ func (r *running) inject(f failpoint.Fault) {
 		r.sendElsewhere(300 * time.Millisecond)
 	}
 	if f == faultKill {
-		r.killed()
+		r.killed(r.aim.second)
 	}
 	if f == faultPause {
 		r.paused()
 	}
 }
 
-// killed kills the victim. Its next life is watched by a plan that never fires.
-func (r *running) killed() {
-	next := newCrashPlan(crashAim{}, r.known, nil)
+// killed kills the victim. Its next life is watched by a plan of its own, which
+// may kill it once more.
+func (r *running) killed(second int) {
+	next := newCrashPlan(crashAim{nth: second, fault: faultKill}, r.known, func(failpoint.Fault) {
+		r.killed(0)
+	})
 	r.signaled(syscall.SIGKILL)
 	r.arm(r.program, next)
 	r.mu.Lock()

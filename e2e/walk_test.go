@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,7 +18,7 @@ import (
 )
 
 var (
-	walkWhat  = flag.String("walk", "", "the crash walk: distinct, points, all, scenario/program, points (scenario/program/point, separated by |), or scenario/program/point/side/fault; a sample where empty")
+	walkWhat  = flag.String("walk", "", "the crash walk: distinct, points, all, pairs, scenario/program, points (scenario/program/point, separated by |), or scenario/program/point/side/fault; a sample where empty")
 	walkTimes = flag.Int("walk-times", 1, "how often the runs of the crash walk are done")
 )
 
@@ -57,7 +58,7 @@ func TestWalk(t *testing.T) {
 	recordings, err := w.recordings(t.Context(), wanted)
 	must(t, err)
 	show(t, recordings)
-	if everyScenario := []string{"distinct", "points", "all"}; slices.Contains(everyScenario, *walkWhat) {
+	if everyScenario := []string{"distinct", "points", "all", "pairs"}; slices.Contains(everyScenario, *walkWhat) {
 		checkPoints(t, recordings)
 	}
 	if *updatePoints {
@@ -101,6 +102,8 @@ func chosen(recordings []recording, what string, rng *rand.Rand) ([]target, erro
 		switch what {
 		case "all":
 			targets = append(targets, everything(c)...)
+		case "pairs":
+			targets = append(targets, pairsOf(c)...)
 		case "":
 			targets = append(targets, sampleOf(c, rng, max(1, pointsOf(recordings)/sampleSize))...)
 		case "points":
@@ -109,13 +112,15 @@ func chosen(recordings []recording, what string, rng *rand.Rand) ([]target, erro
 			targets = append(targets, sampleOf(c.without(seen), rng, 1)...)
 		default:
 			for address := range strings.SplitSeq(what, "|") {
-				targets = append(targets, slices.DeleteFunc(everything(c), func(t target) bool { return !t.isAt(address) })...)
+				targets = append(targets, slices.DeleteFunc(append(everything(c), pairsOf(c)...), func(t target) bool {
+					return !t.isAt(address)
+				})...)
 			}
 		}
 	}
 	for address := range strings.SplitSeq(what, "|") {
 		if len(targets) == 0 || strings.Contains(address, "/") && !slices.ContainsFunc(targets, func(t target) bool { return t.isAt(address) }) {
-			return nil, fmt.Errorf("-walk=%s: neither distinct, points, all nor a run", address)
+			return nil, fmt.Errorf("-walk=%s: neither distinct, points, all, pairs nor a run", address)
 		}
 	}
 	once := slices.Clone(targets)
@@ -148,7 +153,7 @@ func pointsOf(recordings []recording) (n int) {
 
 // notRun says what a walk leaves out.
 func notRun(recordings []recording, targets []target) string {
-	all, run := 0, map[string]bool{}
+	all, pairs, run := 0, 0, map[string]bool{}
 	for _, t := range targets {
 		run[t.String()] = true
 	}
@@ -156,9 +161,12 @@ func notRun(recordings []recording, targets []target) string {
 		for _, t := range everything(c) {
 			all += number(!run[t.String()])
 		}
+		for _, t := range pairsOf(c) {
+			pairs += number(!run[t.String()])
+		}
 	}
-	return fmt.Sprintf("not run: %d faults (-walk=all runs them); two faults in one life, several requests at a time (the soaks), "+
-		"power cuts, broken disks, a provider that breaks its contract", all)
+	return fmt.Sprintf("not run: %d single faults (-walk=all runs them); %d double crashes (-walk=pairs); "+
+		"several requests at a time (the soaks), power cuts, broken disks, a provider that breaks its contract", all, pairs)
 }
 
 // newWalker makes the environment of a walk, until the test ends.
@@ -214,21 +222,27 @@ type target struct {
 	point    crashPoint
 	side     failpoint.Side
 	fault    failpoint.Fault
+	second   int // after this point of the recovery it is killed again; 0 for never
 }
 
-// String is the address by which a run is replayed.
+// String is the address by which a run is replayed. The second crash of a pair is
+// a number behind the fault: kill+3.
 func (t target) String() string {
-	return strings.Join([]string{t.scenario, t.program, t.point.String(), string(t.side), string(t.fault)}, "/")
+	fault := string(t.fault)
+	if t.second > 0 {
+		fault += "+" + strconv.Itoa(t.second)
+	}
+	return strings.Join([]string{t.scenario, t.program, t.point.String(), string(t.side), fault}, "/")
 }
 
 // isAt reports whether an address is the target's own, or that of its point, or of its
-// scenario and program.
+// scenario and program. A second crash has an address of its own alone.
 func (t target) isAt(address string) bool {
 	recording := t.scenario + "/" + t.program
-	return t.String() == address || address == recording || address == recording+"/"+t.point.String()
+	return t.String() == address || t.second == 0 && (address == recording || address == recording+"/"+t.point.String())
 }
 
-// everything are all runs of a recording.
+// everything are all runs of a recording with one fault.
 func everything(c recording) []target {
 	var all []target
 	for _, point := range c.points {
@@ -250,6 +264,7 @@ func (c recording) target(point planned, side failpoint.Side, fault failpoint.Fa
 const (
 	sampledErrors = 10
 	sampledPauses = 3
+	sampledPairs  = 3
 )
 
 // sampleOf hits one point in so many of a recording, from a random first one, with sides
@@ -275,6 +290,29 @@ func sampleOf(c recording, rng *rand.Rand, every int) []target {
 		if rng.IntN(100) < sampledPauses {
 			sample = append(sample, c.target(point, side, faultPause))
 		}
+		if rng.IntN(100) < sampledPairs {
+			pair := c.target(point, side, faultKill)
+			pair.second = 1 + rng.IntN(2*len(c.points))
+			sample = append(sample, pair)
+		}
 	}
 	return sample
+}
+
+// secondCrashes is how many points of a recovery all pairs go to, beyond those of
+// the recording itself: the recovery starts the program again.
+const secondCrashes = 25
+
+// pairsOf are all double crashes of a recording. Those whose second point lies behind
+// the recovery's end do not come to it, and are counted.
+func pairsOf(c recording) []target {
+	var all []target
+	for _, point := range c.points {
+		for second := 1; second <= len(c.points)+secondCrashes; second++ {
+			pair := c.target(point, failpoint.After, faultKill)
+			pair.second = second
+			all = append(all, pair)
+		}
+	}
+	return all
 }

@@ -134,7 +134,7 @@ func (p *testbed) walkTo(ctx context.Context, c recording, t target) (walked, er
 	if c.scenario.name == "start" {
 		c.scenario = scenarios()[0]
 	}
-	aim := crashAim{point: t.point, side: t.side, fault: t.fault}
+	aim := crashAim{point: t.point, side: t.side, fault: t.fault, second: t.second}
 	for _, point := range c.points {
 		if point.crashPoint == t.point {
 			aim.behind = point.behind
@@ -156,10 +156,10 @@ func (p *testbed) walkTo(ctx context.Context, c recording, t target) (walked, er
 // print writes the table of what was walked.
 func (w *walker) print(to io.Writer, recordings []recording, took time.Duration) {
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "scenario\tprogram\tpoints\truns\tfired\trepeated\trival gave up\tviolations\tseconds\t")
+	fmt.Fprintln(table, "scenario\tprogram\tpoints\truns\tfired\trepeated\tsecond crashes\trival gave up\tviolations\tseconds\t")
 	violations := 0
 	row := func(scenario, program string, points int) {
-		var runs, fired, repeated, gaveUp int
+		var runs, fired, repeated, again, pairs, gaveUp int
 		var seconds float64
 		violations = 0
 		for _, one := range w.done {
@@ -167,10 +167,11 @@ func (w *walker) print(to io.Writer, recordings []recording, took time.Duration)
 				continue
 			}
 			runs, fired, repeated, violations = runs+1, fired+number(one.fired), repeated+one.repeated, violations+len(one.violations)
-			gaveUp, seconds = gaveUp+number(one.gaveUp), seconds+one.took.Seconds()
+			again, pairs, gaveUp = again+number(one.again), pairs+number(one.second > 0), gaveUp+number(one.gaveUp)
+			seconds += one.took.Seconds()
 		}
-		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f\t\n",
-			scenario, program, points, runs, fired, repeated, gaveUp, violations, seconds)
+		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%d of %d\t%d\t%d\t%.1f\t\n",
+			scenario, program, points, runs, fired, repeated, again, pairs, gaveUp, violations, seconds)
 	}
 	for _, c := range recordings {
 		row(c.scenario.name, c.program, len(c.points))

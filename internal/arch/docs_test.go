@@ -1,11 +1,14 @@
 package arch_test
 
 import (
+	"fmt"
 	"path"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 const addAStep = "docs/how-to/add-a-step.md" // its diffs add what it names
@@ -35,6 +38,10 @@ func TestDocs_nameWhatExists(t *testing.T) {
 	for _, page := range tr.pages() {
 		for _, name := range tr.missing(page, tr[page]) {
 			t.Errorf("%s names %s: no such thing", page, name)
+		}
+		lines := strings.Count(tr[page], "\n")
+		if lines > 250 && !strings.Contains(tr[page], " below are generated from ") {
+			t.Errorf("%s has %d lines, more than 250", page, lines)
 		}
 	}
 }
@@ -119,4 +126,76 @@ func TestComments_nameTests(t *testing.T) {
 	if named == 0 {
 		t.Error("no comment names a test")
 	}
+}
+
+// TestReadme_saysWhatThePackagesImport compares the table of README.md with what each public package, and
+// the packages of this module that it links, import of other modules beside pgx.
+func TestReadme_saysWhatThePackagesImport(t *testing.T) {
+	t.Parallel()
+	said, found, pkgs := make(map[string][]string), make(map[string][]string), list(t, "./...")
+	row := regexp.MustCompile("(?m)^\\| \\[`(\\w+)`\\]\\(.*\\|(.*)\\|$")
+	for _, row := range row.FindAllStringSubmatch(read(t, "README.md"), -1) {
+		said[row[1]] = regexp.MustCompile("[^`, ]+").FindAllString(row[2], -1)
+	}
+	ofModule := regexp.MustCompile(`^(?:github\.com/)?((?:\w+\.\w+/)?[\w-]+/[\w-]+)`)
+	for name := range strings.FieldsSeq(public) {
+		linked := pkgs[slices.IndexFunc(pkgs, func(p pkg) bool { return local(p.ImportPath) == name })].Deps
+		for _, p := range pkgs {
+			for _, at := range p.Imports {
+				host, _, _ := strings.Cut(at, "/")
+				others := strings.Contains(host, ".") && !under(at, module) && !under(at, "github.com/jackc/pgx")
+				if others && (local(p.ImportPath) == name || slices.Contains(linked, p.ImportPath)) {
+					found[name] = append(found[name], ofModule.FindStringSubmatch(at)[1])
+				}
+			}
+		}
+		found[name] = unique(found[name])
+	}
+	testrun.Same(t, "imports beside pgx", found, said)
+}
+
+// TestDocs_goBlocksAreOfTheExamples: every line of Go that a page shows is in an example, which is tested.
+func TestDocs_goBlocksAreOfTheExamples(t *testing.T) {
+	t.Parallel()
+	tr, blocks := readTree(t), 0
+	var examples strings.Builder
+	for at, text := range tr {
+		if strings.HasPrefix(at, "examples/") && strings.HasSuffix(at, ".go") {
+			examples.WriteString(text)
+		}
+	}
+	for _, page := range tr.pages() {
+		for _, block := range strings.Split(tr[page], "\n```go\n")[1:] {
+			shown, _, _ := strings.Cut(block, "```")
+			if blocks++; !strings.Contains(examples.String(), shown) {
+				t.Errorf("%s shows what no example has:\n%s", page, shown)
+			}
+		}
+	}
+	if blocks == 0 {
+		t.Error("no page shows Go")
+	}
+}
+
+// TestPatterns: docs/explanation/patterns.md has each item of the documents once, and each of their
+// defects, with a test; TestDocs_nameWhatExists finds it.
+func TestPatterns(t *testing.T) {
+	t.Parallel()
+	var beginnings []string
+	isQuoted := func(quoted []string) bool { return isTest.MatchString(quoted[1]) }
+	item, page := regexp.MustCompile(`(?m)^(\d+\.|- \*\*D\d+\*\*).*$`), read(t, "docs/explanation/patterns.md")
+	for _, line := range item.FindAllStringSubmatch(page, -1) {
+		beginnings = append(beginnings, line[1])
+		if !slices.ContainsFunc(inQuotes.FindAllStringSubmatch(line[0], -1), isQuoted) {
+			t.Errorf("no test is in %s", line[0])
+		}
+	}
+	var want []string
+	for i := range 60 {
+		want = append(want, fmt.Sprintf("%d.", i+1))
+	}
+	for i := range 15 {
+		want = append(want, fmt.Sprintf("- **D%d**", i+1))
+	}
+	testrun.Same(t, "items", want, beginnings)
 }
