@@ -25,6 +25,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -195,6 +196,10 @@ func (c *Console) guard(next http.Handler) http.Handler {
 		}
 		if !program.Local(strings.ToLower(r.Host)) { // the name that the browser asked for
 			http.Error(w, "The console answers under localhost and loopback addresses alone: forward its port.", http.StatusMisdirectedRequest)
+			return
+		}
+		if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
+			c.refuse(w, r, problem{http.StatusBadRequest, "The query of the address cannot be decoded."})
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
