@@ -135,9 +135,9 @@ func New(o Options) *Console {
 
 // Run opens a database as the role payonce_console, from which pages are read until ctx ends. The
 // application's name, the role and the limits of o are ignored.
-func (c *Console) Run(ctx context.Context, url string, o postgres.Options) error {
+func (c *Console) Run(ctx context.Context, address string, o postgres.Options) error {
 	o.Application, o.Role, o.MaxConns, o.StatementTimeout = "payonce-console", postgres.RoleConsole, 6, 30*time.Second
-	db, err := program.Open(ctx, c.Log, url, o)
+	db, err := program.Open(ctx, c.Log, address, o)
 	if err != nil {
 		return err
 	}
