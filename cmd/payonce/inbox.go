@@ -20,8 +20,8 @@ import (
 type inboxCmd struct {
 	List    inboxListCmd    `cmd:"" help:"List dead letters, those of each charge in their order." example:"inbox list --older 1h"`
 	Show    inboxShowCmd    `cmd:"" help:"Show one message with its payload, in any state." example:"inbox show 12"`
-	Retry   inboxRetryCmd   `cmd:"" help:"Make dead letters due at once. Their attempts are not counted. They are given by their numbers, or selected by flags." example:"inbox retry --receiver notification --reason 'shop is back'"`
-	Discard inboxDiscardCmd `cmd:"" help:"Discard dead letters without handling them. It unblocks the messages behind them. They are given as for retry. It cannot be undone." example:"inbox discard 12 --reason 'paid by hand'"`
+	Retry   inboxRetryCmd   `cmd:"" help:"Make dead letters due at once. Their attempts are not counted. They are given by their numbers, or selected by flags." example:"inbox retry --receiver notification --reason 'shop is back'" progress:"deciding on dead letters"`
+	Discard inboxDiscardCmd `cmd:"" help:"Discard dead letters without handling them. It unblocks the messages behind them. They are given as for retry. It cannot be undone." example:"inbox discard 12 --reason 'paid by hand'" progress:"deciding on dead letters"`
 }
 
 // inboxFilter selects messages.

@@ -25,13 +25,13 @@ import (
 type commands struct {
 	Demo demoCmd `cmd:"" group:"Try it" help:"Run payonce here: charges under faults, then the audit. Programs are killed, requests and events duplicated, and calls of the provider fail." example:"demo --charges 50"`
 
-	Migrate  migrateCmd  `cmd:"" group:"Set up" help:"Apply the migrations that the database lacks." example:"migrate"`
+	Migrate  migrateCmd  `cmd:"" group:"Set up" help:"Apply the migrations that the database lacks." example:"migrate" progress:"migrating"`
 	Seed     seedCmd     `cmd:"" group:"Set up" help:"Register a merchant, its API key and its stock. May be repeated." example:"seed --merchant acme --sku mug=50"`
 	Keys     keysCmd     `cmd:"" group:"Set up" help:"Make, list and revoke API keys."`
 	Webhooks webhooksCmd `cmd:"" group:"Set up" help:"Rotate webhook secrets, and resend webhooks."`
 	Stock    stockCmd    `cmd:"" group:"Set up" help:"List what is in stock, and add to it."`
 
-	Audit    auditCmd    `cmd:"" group:"See" help:"Check every promise in the tables and at the provider. The ledger is compared with the provider's lists where STRIPE_SECRET_KEY is set." example:"audit --quiet"`
+	Audit    auditCmd    `cmd:"" group:"See" help:"Check every promise in the tables and at the provider. The ledger is compared with the provider's lists where STRIPE_SECRET_KEY is set." example:"audit --quiet" progress:"auditing"`
 	Timeline timelineCmd `cmd:"" group:"See" help:"Print everything that is recorded about a charge. It is in the order of time." example:"timeline ch_01a1fd336ed47bf6827f5db90a1e2454"`
 	Actions  actionsCmd  `cmd:"" group:"See" help:"List what operators did, the newest first. A row says who, what, when, and the values before and after." example:"actions --merchant acme --limit 3"`
 	Console  consoleCmd  `cmd:"" group:"See" help:"Serve the web console. It shows the running service, the history of each charge and dead letters. Its settings are in the environment." example:"console"`
@@ -39,7 +39,7 @@ type commands struct {
 	Inbox   inboxCmd   `cmd:"" group:"Act" help:"List, retry and discard dead letters."`
 	Pause   pauseCmd   `cmd:"" group:"Act" help:"Pause charges, webhooks or a merchant, until resume. What is accepted waits. Without arguments, list what is paused." example:"pause merchant acme --reason 'fraud alert'"`
 	Resume  resumeCmd  `cmd:"" group:"Act" help:"End a pause." example:"resume merchant acme"`
-	Rebuild rebuildCmd `cmd:"" group:"Act" help:"Count all balances anew, and replace what differs. It reads the whole ledger, under traffic." example:"rebuild"`
+	Rebuild rebuildCmd `cmd:"" group:"Act" help:"Count all balances anew, and replace what differs. It reads the whole ledger, under traffic." example:"rebuild" progress:"counting the ledger"`
 	Outbox  outboxCmd  `cmd:"" group:"Act" help:"Continue after a restore from a dump."`
 
 	Healthcheck healthcheckCmd `cmd:"" group:"In an image" help:"Exit with 0 if a URL answers 200." example:"healthcheck http://127.0.0.1:8080/readyz"`
@@ -75,7 +75,12 @@ func run(ctx context.Context, args []string, o postgres.Options) int {
 		return 2
 	}
 	c.json = cli.JSON
+	running, ended := context.WithCancel(ctx)
+	if !cli.JSON && !cli.Audit.Quiet {
+		go c.progress(running, parsed.Selected().Tag.Get("progress"))
+	}
 	err = parsed.Run()
+	ended()
 	if db != nil {
 		db.Close()
 	}

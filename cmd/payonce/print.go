@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,6 +11,8 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+
+	"github.com/payonce/payonce/internal/loop"
 )
 
 // console is what a command prints on: results on stdout, remarks on stderr.
@@ -35,6 +38,15 @@ func (c *console) show(v any, people func(p io.Writer)) {
 }
 
 func (c *console) remark(format string, args ...any) { fmt.Fprintf(c.stderr, format, args...) }
+
+// progress prints on stderr, after two seconds and then each ten, what a command does and for how
+// long, until ctx ends. It prints nothing of a command that is quick, or says more itself: what is "".
+func (c *console) progress(ctx context.Context, what string) {
+	for spent, next := time.Duration(0), 2*time.Second; what != "" && loop.Pause(ctx, next, nil); next = 10 * time.Second {
+		spent += next
+		c.remark("%s, %s\n", what, spent)
+	}
+}
 
 // columns are how people see a list: words with tabs between them, and a cell for each.
 type columns[T any] struct {

@@ -240,21 +240,3 @@ func (s *script) stripe(ts *testscript.TestScript, args []string) (bool, error) 
 	ts.Defer(func() { s.client.Close(); server.Close(); s.provider.Drain() })
 	return true, err
 }
-
-// TestGone_saysWhatTookThePlace reads the command lines as main does, which ends with exit code 2.
-func TestGone_saysWhatTookThePlace(t *testing.T) {
-	t.Parallel()
-	for _, g := range goneCommands {
-		line := strings.Fields(g.line)
-		for _, args := range [][]string{line, append(line, "--json"), append(line, "--merchant", "acme")} {
-			if err := refuseGone(args); err == nil || err.Error() != "payonce "+g.line+" is gone: "+g.instead {
-				t.Errorf("payonce %s: %v", strings.Join(args, " "), err)
-			}
-		}
-	}
-	for _, line := range []string{"outbox repair --fast", "stock", "keys", "nothing", "keys list --addresses"} {
-		if err := refuseGone(strings.Fields(line)); err != nil {
-			t.Errorf("payonce %s: %v", line, err)
-		}
-	}
-}

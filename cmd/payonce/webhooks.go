@@ -25,7 +25,7 @@ import (
 
 type webhooksCmd struct {
 	Rotate webhooksRotateCmd `cmd:"" help:"Replace a merchant's webhook secret. Deliveries are signed by both until the overlap is over." example:"webhooks rotate --merchant acme"`
-	Resend webhooksResendCmd `cmd:"" help:"Resend webhooks, with the webhook-ids that they had." example:"webhooks resend ch_01a1fd336ed47bf6827f5db90a1e2454"`
+	Resend webhooksResendCmd `cmd:"" help:"Resend webhooks, with the webhook-ids that they had." example:"webhooks resend ch_01a1fd336ed47bf6827f5db90a1e2454" progress:"recording resends"`
 }
 
 type webhooksRotateCmd struct {

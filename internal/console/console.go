@@ -25,6 +25,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -134,9 +135,9 @@ func New(o Options) *Console {
 
 // Run opens a database as the role payonce_console, from which pages are read until ctx ends. The
 // application's name, the role and the limits of o are ignored.
-func (c *Console) Run(ctx context.Context, url string, o postgres.Options) error {
+func (c *Console) Run(ctx context.Context, address string, o postgres.Options) error {
 	o.Application, o.Role, o.MaxConns, o.StatementTimeout = "payonce-console", postgres.RoleConsole, 6, 30*time.Second
-	db, err := program.Open(ctx, c.Log, url, o)
+	db, err := program.Open(ctx, c.Log, address, o)
 	if err != nil {
 		return err
 	}
@@ -195,6 +196,10 @@ func (c *Console) guard(next http.Handler) http.Handler {
 		}
 		if !program.Local(strings.ToLower(r.Host)) { // the name that the browser asked for
 			http.Error(w, "The console answers under localhost and loopback addresses alone: forward its port.", http.StatusMisdirectedRequest)
+			return
+		}
+		if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
+			c.refuse(w, r, problem{http.StatusBadRequest, "The query of the address cannot be decoded."})
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)

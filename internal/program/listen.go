@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof" //nolint:gosec // it also registers with the default mux, which no program serves
+	"strings"
 	"time"
 
 	"golang.org/x/net/netutil"
@@ -49,7 +50,7 @@ func ServeMetrics(ctx context.Context, log *slog.Logger, addr string, metrics ht
 func Local(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
-		host = addr
+		host = strings.Trim(addr, "[]") // of an address of IPv6
 	}
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
