@@ -49,10 +49,21 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) ([]domain.Event, err
 		p.intent = &confirmed
 		return p.recordIntent(ctx, s)
 	}
-	if why := refusal(err, "the provider refused the payment"); why != nil {
-		return p.stop(ctx, s, *why)
+	why := refusal(err, "the provider refused the payment")
+	if why == nil {
+		return callFailed(ctx, err, failedAt(s.Charge, domain.StageConfirm))
 	}
-	return callFailed(ctx, err, failedAt(s.Charge, domain.StageConfirm))
+	if e, _ := errors.AsType[*stripe.Error](err); e.Kind == stripe.Rejected {
+		// Another worker's confirmation changed the intent, or no confirmation ever will.
+		found, err := p.provider.RetrieveIntent(ctx, s.Charge.PaymentIntent)
+		if err != nil {
+			return callFailed(ctx, err, nil)
+		}
+		if p.intent = &found; !isConfirmable(found) {
+			return p.recordIntent(ctx, s)
+		}
+	}
+	return p.stop(ctx, s, *why)
 }
 
 // start creates the intent and records it. What it sends follows from the merchant, the client's
@@ -73,7 +84,7 @@ func (p *payment) start(ctx context.Context, s ledger.Stream) ([]domain.Event, e
 		answer, _ := errors.AsType[*stripe.Error](err)
 		why := refusal(err, "the provider refused the payment")
 		switch {
-		case why != nil && answer.Intent.ID != "":
+		case why != nil && answer.Kind == stripe.Declined && answer.Intent.ID != "":
 			intent = answer.Intent // it exists, so it is recorded; run ends it
 		case why != nil: // the provider will not make this payment, and there is no intent to cancel
 			return c.Fail(*why), nil

@@ -109,11 +109,11 @@ func TestDecline(t *testing.T) {
 		given("a cancel that has no answer does not fail the charge", "started",
 			declines+"cancel:cut | retrieve:requires_payment_method@declined cancel:canceled", "waits | declined(card_declined)"),
 		given("a refused confirmation of an intent that stays open is canceled", "started",
-			"retrieve:requires_confirmation confirm/3:rejected cancel:canceled", "declined(provider_refused)"),
+			"retrieve:requires_confirmation confirm/3:rejected retrieve:requires_confirmation cancel:canceled", "declined(provider_refused)"),
 		given("a confirmation refused because another one succeeded is a capture", "started",
-			"retrieve:requires_confirmation confirm/3:rejected cancel:succeeded", "captured"),
+			"retrieve:requires_confirmation confirm/3:rejected retrieve:succeeded", "captured"),
 		given("as long as the intent cannot be canceled nothing is believed", "started",
-			"retrieve:requires_confirmation confirm/3:rejected cancel:cut", "waits"),
+			"retrieve:requires_confirmation confirm/3:rejected retrieve:cut", "waits"),
 	)
 }
 

@@ -137,7 +137,7 @@ func TestLostHistory(t *testing.T) {
 	decides(t, "",
 		given("without its history a charge waits, and nothing is committed", "bare", "create/0:requires_confirmation confirm/2:succeeded^lost_history", "waits"),
 		given("a charge continues from the events that are left", "accepted",
-			"create/0:requires_confirmation confirm/3:succeeded^failover create/0:requires_confirmation confirm/3:rejected cancel:succeeded",
+			"create/0:requires_confirmation confirm/3:succeeded^failover create/0:requires_confirmation confirm/3:rejected retrieve:succeeded",
 			"inventory.reserved payment.started captured"),
 	)
 }

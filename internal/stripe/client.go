@@ -41,7 +41,10 @@ import (
 	stripego "github.com/stripe/stripe-go/v85"
 )
 
-const defaultTimeout = 10 * time.Second
+const (
+	defaultTimeout = 10 * time.Second
+	maxName        = 255 // bytes of an idempotency key
+)
 
 // Config names the provider and the account.
 type Config struct {
@@ -183,6 +186,9 @@ func ask[S, T any](ctx context.Context, c *Client, send func(context.Context) (S
 	defer func() {
 		leave(a.Status)
 		if cause := recover(); cause != nil { // stripe-go does where a list holds null
+			if a.Status == 0 { // nothing was answered, so it is not the answer's fault
+				panic(cause)
+			}
 			v, err = none, unavailable(fmt.Errorf("stripe-go panics: %v", cause))
 		}
 	}()
@@ -213,12 +219,12 @@ func wrap(err *error, call, id string) {
 }
 
 // checkNames refuses an idempotency key that stripe-go would replace by a random one (empty) or
-// alter (spaces), and an id that leads to another path than its own: an empty one turns a retrieve
-// into a list. stripe-go escapes what an id holds.
+// alter (spaces), or the provider refuse (long), and an id that leads to another path than its own: an
+// empty one turns a retrieve into a list. stripe-go escapes what an id holds, but dots.
 func checkNames(names ...string) error {
 	for _, name := range names {
-		if name == "" || !visible(name) {
-			return &Error{Kind: Rejected, Why: Decline{Message: "a key or an id is not made of visible ASCII characters"}}
+		if strings.Trim(name, ".") == "" || len(name) > maxName || !visible(name) {
+			return &Error{Kind: Rejected, Why: Decline{Message: "a key or an id is not made of 1 to 255 visible ASCII characters"}}
 		}
 	}
 	return nil

@@ -62,6 +62,9 @@ func disputeOf(sent *stripego.Dispute) (Dispute, error) {
 	if d.Currency, err = received(sent.Currency, &d.Amount); err != nil {
 		return Dispute{}, fmt.Errorf("dispute %s: %w", d.ID, err)
 	}
+	if slices.Contains(sent.BalanceTransactions, nil) {
+		return Dispute{}, fmt.Errorf("dispute %s has a balance transaction that is none", d.ID)
+	}
 	transactions := slices.SortedStableFunc(slices.Values(sent.BalanceTransactions), func(a, b *stripego.BalanceTransaction) int {
 		return cmp.Compare(a.Created, b.Created)
 	})

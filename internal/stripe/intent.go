@@ -202,13 +202,22 @@ func (c *Client) intent(ctx context.Context, id string, send func(context.Contex
 // Intents returns every intent of the account, newest first, in pages of a hundred. An error ends
 // the sequence; a list that has an intent twice is Unavailable.
 func (c *Client) Intents(ctx context.Context) iter.Seq2[Intent, error] {
-	return pages(ctx, c, "list payment intents of", "", intentOf,
+	return pages(ctx, c, "list payment intents of", "", listedIntentOf,
 		func(ctx context.Context, p stripego.ListParams, _ *string) *stripego.V1List[*stripego.PaymentIntent] {
 			return c.api.V1PaymentIntents.List(ctx, &stripego.PaymentIntentListParams{ListParams: p})
 		})
 }
 
 func (in Intent) id() string { return in.ID }
+
+// listedIntentOf keeps what others make in the account from ending a list.
+func listedIntentOf(pi *stripego.PaymentIntent) (Intent, error) {
+	in, err := intentOf(pi)
+	if err != nil && pi.Metadata[metadataReference] == "" && checkObject(pi.Object, "payment_intent", pi.ID) == nil {
+		return Intent{ID: pi.ID}, nil
+	}
+	return in, err
+}
 
 func intentOf(pi *stripego.PaymentIntent) (Intent, error) {
 	if err := checkObject(pi.Object, "payment_intent", pi.ID); err != nil {

@@ -38,10 +38,11 @@ func pages[S any, T listed](
 		params := stripego.ListParams{Limit: stripego.Int64(pageSize), Single: true}
 		for more := true; more; tries = pageTries {
 			l, err := backoff.Retry(ctx, func() (*stripego.V1List[S], error) {
-				return ask(ctx, c, func(ctx context.Context) (*stripego.V1List[S], error) {
+				l, err := ask(ctx, c, func(ctx context.Context) (*stripego.V1List[S], error) {
 					l := list(ctx, params, of)
 					return l, l.Err()
 				}, func(l *stripego.V1List[S]) (*stripego.V1List[S], error) { return l, nil })
+				return l, paced(err)
 			}, backoff.WithMaxTries(tries))
 			var items []T
 			if err == nil {
@@ -60,6 +61,21 @@ func pages[S any, T listed](
 			more = l.Meta().HasMore
 		}
 	}
+}
+
+// paced is an error of a page as package backoff reads it: a certain one is not asked for again, and the
+// provider says when to ask.
+func paced(err error) error {
+	e, ok := errors.AsType[*Error](err)
+	switch {
+	case !ok:
+		return err
+	case e.Kind != Unavailable && e.Kind != Failed:
+		return backoff.Permanent(err)
+	case e.RetryAfter > 0:
+		return fmt.Errorf("%w; %w", err, &backoff.RetryAfterError{Duration: e.RetryAfter})
+	}
+	return err
 }
 
 // page returns the objects of a page and adds them to seen. It refuses a page that
