@@ -20,6 +20,10 @@ func TestAttempt_refund(t *testing.T) {
 			"refund.attempt_failed waits | refund.attempt_failed waits | refund.succeeded"),
 		given("a key of other parameters opens no other, since that request may be in flight", "refunding",
 			"refunds: refund/0:other_parameters | refunds: refund/0:other_parameters | refunds:succeeded", "waits | waits | refund.succeeded"),
+		given("once the provider has forgotten a key of other parameters, the refund is sent under it", "refunding",
+			"refunds: refund/0:other_parameters | refunds: refund/0:succeeded", "waits | refund.succeeded"),
+		given("a refund of other parameters that the list has is not sent", "refunding",
+			"refunds: refund/0:other_parameters | refunds:succeeded@amount", "waits | dead"),
 		given("the list is asked before the first send too", "refunding", "refunds: refund/0:succeeded", "refund.succeeded"),
 		given("waiting for the provider counts no attempt", "refunding", "refunds: refund/0:pending | refunds:pending", "polls | polls"),
 	}
