@@ -2,7 +2,6 @@ package domain
 
 import (
 	"fmt"
-	"math"
 	"math/big"
 	"slices"
 )
@@ -149,24 +148,28 @@ func (d Dispute) record(m DisputeMovement, of Currency) (DisputeMoved, error) {
 // movement. It fails where the movement has no part.
 func (s Settlement) with(m DisputeMovement, amount int64) (next Settlement, part int64, err error) {
 	switch {
-	case s.Currency == "" && m.Amount < 0:
+	case s.Currency == "" && m.Currency != "" && m.Amount < 0:
 		s = Settlement{Currency: m.Currency, First: -m.Amount, Amount: amount}
 	case s.Currency == "" || s.Currency != m.Currency:
 		return s, 0, fmt.Errorf("%d %s is no part of a first withdrawal of %d %s: %w", m.Amount, m.Currency, s.First, s.Currency, ErrMismatch)
 	}
-	before := s.part()
+	before := s.parts()
 	s.Sum += m.Amount
-	moved := s.part() - before
-	if math.Abs(moved) > MaxAmount {
+	moved := before.Sub(s.parts(), before)
+	if moved.CmpAbs(big.NewInt(MaxAmount)) > 0 {
 		return s, 0, fmt.Errorf("the part of %d in a withdrawal of %d %s is no amount: %w", m.Amount, s.First, s.Currency, ErrMismatch)
 	}
-	return s, int64(moved), nil
+	return s, moved.Int64(), nil
 }
 
-// part is the part of all movements: a whole number.
-func (s Settlement) part() float64 {
-	part, _ := new(big.Rat).Mul(big.NewRat(s.Sum, s.First), big.NewRat(s.Amount, 1)).Float64()
-	return math.RoundToEven(part)
+// parts is the sum of the parts of all movements, of which the first withdrawal is one.
+func (s Settlement) parts() *big.Int {
+	sum, first := big.NewInt(s.Sum), big.NewInt(s.First)
+	whole, rest := sum.Mul(sum, big.NewInt(s.Amount)).DivMod(sum, first, new(big.Int))
+	if half := rest.Lsh(rest, 1).Cmp(first); half > 0 || half == 0 && whole.Bit(0) == 1 {
+		whole.Add(whole, big.NewInt(1))
+	}
+	return whole
 }
 
 // apply adds a movement that is allowed.

@@ -117,9 +117,47 @@ func TestDispute_refusesOneMovement(t *testing.T) {
 	if events, err := c.ObserveDispute(o); len(events) > 0 || !errors.Is(err, domain.ErrMismatch) {
 		t.Errorf("then it records %+v with %v, want ErrMismatch", events, err)
 	}
-	o.Moved = []domain.DisputeMovement{{Transaction: "d", Amount: 5}} // in no currency
-	if _, err := in("succeeded").ObserveDispute(o); !errors.Is(err, domain.ErrMismatch) {
-		t.Errorf("a return before any withdrawal: %v, want ErrMismatch", err)
+	for _, amount := range []int64{5, -5} {
+		o.Moved = []domain.DisputeMovement{{Transaction: "d", Amount: amount}}
+		if _, err := in("succeeded").ObserveDispute(o); !errors.Is(err, domain.ErrMismatch) {
+			t.Errorf("%d in no currency before any withdrawal: %v, want ErrMismatch", amount, err)
+		}
+	}
+}
+
+// TestDispute_settledExactly: what comes back of a withdrawal has its exact part, where the next float is a
+// half and at the largest amounts.
+func TestDispute_settledExactly(t *testing.T) {
+	t.Parallel()
+	const movement = 1_000_000_000_000_000 // the largest
+	for _, test := range []struct{ amount, withdrawn, returned, want int64 }{
+		{1000, 999_999_999_999_999, 500_000_000_000, 1},
+		{1000, 999_999_999_999_991, 444_499_999_999_996, 445},
+		{1000, 999_999_999_999_991, 555_499_999_999_995, 555},
+		{99_999_999, 999_999_999_999_997, 534_482_760_344_826, 53_448_276},
+		{99_999_999, 999_999_999_999_995, 173_469_386_734_693, 17_346_938},
+		{domain.MaxAmount - 1, 999_999_999_999_997, 918_756_268_806_416, 918_756_268_806},
+		{domain.MaxAmount - 1, 999_999_999_999_991, 953_582_240_161_445, 953_582_240_160},
+		{domain.MaxAmount, movement, movement, domain.MaxAmount},
+		{domain.MaxAmount, movement, 500, 0},
+		{domain.MaxAmount, movement, 501, 1},
+		{domain.MaxAmount, 1, 1, domain.MaxAmount},
+		{domain.MaxAmount, 1, 2, -1}, // no amount
+		{domain.MaxAmount, 1, movement, -1},
+		{domain.MaxAmount, 1, movement + 1, -1},
+	} {
+		events, err := in("succeeded").ObserveDispute(domain.ObservedDispute{
+			ID: "du_1", Amount: eur(test.amount), Status: domain.DisputeOpen, Moved: []domain.DisputeMovement{
+				{Transaction: "a", Amount: -test.withdrawn, Currency: "USD"}, {Transaction: "b", Amount: test.returned, Currency: "USD"},
+			},
+		})
+		got := int64(-1)
+		if back, ok := events[len(events)-1].(domain.DisputeReinstated); ok {
+			got = back.Amount
+		}
+		if got != test.want || errors.Is(err, domain.ErrMismatch) != (test.want < 0) {
+			t.Errorf("%d of %d for a dispute of %d: %d, %v, want %d", test.returned, test.withdrawn, test.amount, got, err, test.want)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package fulfillment_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,6 +20,10 @@ func TestAttempt_refund(t *testing.T) {
 			"refund.attempt_failed waits | refund.attempt_failed waits | refund.succeeded"),
 		given("a key of other parameters opens no other, since that request may be in flight", "refunding",
 			"refunds: refund/0:other_parameters | refunds: refund/0:other_parameters | refunds:succeeded", "waits | waits | refund.succeeded"),
+		given("once the provider has forgotten a key of other parameters, the refund is sent under it", "refunding",
+			"refunds: refund/0:other_parameters | refunds: refund/0:succeeded", "waits | refund.succeeded"),
+		given("a refund of other parameters that the list has is not sent", "refunding",
+			"refunds: refund/0:other_parameters | refunds:succeeded@amount", "waits | dead"),
 		given("the list is asked before the first send too", "refunding", "refunds: refund/0:succeeded", "refund.succeeded"),
 		given("waiting for the provider counts no attempt", "refunding", "refunds: refund/0:pending | refunds:pending", "polls | polls"),
 	}
@@ -126,6 +131,19 @@ func TestObservedRefund(t *testing.T) {
 	)
 	decides(t, "", given("a refund of ours that it leaves nothing for fails", "refunding",
 		"refunds:succeeded@outside@all refund/0:rejected refunds:succeeded@outside@all", "refund.failed"))
+}
+
+// TestObservedRefund_wakesItsMessage, which has another key, so that it does not wait for its next read of the list.
+func TestObservedRefund_wakesItsMessage(t *testing.T) {
+	t.Parallel()
+	for message, want := range map[string]bool{"stripe.refund.updated": true, "": false} { // "": its own message
+		m := newScripted(t, "refunding")
+		m.play(message, "refunds:succeeded", 1)
+		woken := slices.ContainsFunc(m.sent, func(s sentMessage) bool { return s.to == "fulfillment refund.ended" && s.key == "re_1" })
+		if woken != want {
+			t.Errorf("after %q it sends %v", message, m.sent)
+		}
+	}
 }
 
 func TestDispute(t *testing.T) {
