@@ -36,6 +36,9 @@ type HTTPOptions struct {
 	// Scope returns the owner of a request's key, such as its authenticated tenant. If nil, all
 	// clients share their keys and each other's responses.
 	Scope func(*http.Request) string
+	// Fingerprint returns the same bytes for requests that are the same, see Middleware for the
+	// default. Where clients compress, or sign each sending, leave out what is new in a retry.
+	Fingerprint func(r *http.Request, body []byte) []byte
 	// MaxBytes bounds a request and a response, which are held in memory; 1 MiB if zero.
 	MaxBytes int
 	// Error writes the responses of the middleware itself; as RFC 9457 says if nil. It may choose
@@ -60,8 +63,8 @@ func Tx(ctx context.Context) pgx.Tx {
 // writes; it is stored unless it is a 5xx, or one that the same request may pass later (401, 403,
 // 408, 409, 425, 429): then the key is free. A panic rolls back and goes on.
 //
-// Two requests are the same if method, path, query, media type and body are: a body of JSON as
-// Content compares it, a multipart body but for the boundary.
+// Without a Fingerprint, requests are the same if method, path, query, media type and body are: a
+// body of JSON as Content compares it, a multipart body but for the boundary.
 //
 // The handler begins with empty headers. What it sets takes the place of what was set around
 // Middleware, and is stored, but for Set-Cookie and Date, which are of one client or time.
@@ -80,6 +83,9 @@ func Middleware(db Beginner, o HTTPOptions) func(http.Handler) http.Handler {
 	o.MaxBytes = cmp.Or(o.MaxBytes, 1<<20)
 	if o.Scope == nil {
 		o.Scope = func(*http.Request) string { return "" }
+	}
+	if o.Fingerprint == nil {
+		o.Fingerprint = fingerprintOf
 	}
 	if o.Error == nil {
 		o.Error = writeProblem
@@ -105,7 +111,7 @@ func (o HTTPOptions) serve(db Beginner, w http.ResponseWriter, r *http.Request, 
 		body, err = o.readBody(w, r)
 	}
 	if err == nil {
-		result, err = o.inTransaction(r.Context(), db, key, Request{Fingerprint: fingerprintOf(r, body)}, func(ctx context.Context, tx pgx.Tx) (Answer, error) {
+		result, err = o.inTransaction(r.Context(), db, key, Request{Fingerprint: o.Fingerprint(r, body)}, func(ctx context.Context, tx pgx.Tx) (Answer, error) {
 			first = &recorder{header: http.Header{}, most: o.MaxBytes}
 			inner := r.WithContext(context.WithValue(ctx, txKey{}, tx))
 			inner.Body = io.NopCloser(bytes.NewReader(body))
@@ -148,7 +154,7 @@ func (o HTTPOptions) readBody(w http.ResponseWriter, r *http.Request) ([]byte, e
 	return body, nil
 }
 
-// fingerprintOf is the same for requests that are the same.
+// fingerprintOf is the default of HTTPOptions.Fingerprint.
 func fingerprintOf(r *http.Request, body []byte) []byte {
 	media, parameters, _ := mime.ParseMediaType(r.Header.Get(headerContentType)) // empty if it is none
 	switch {

@@ -129,6 +129,16 @@ func TestMiddleware_tellsRequestsApart(t *testing.T) {
 			}
 		}
 	}
+	signed := idempotency.Middleware(pool, options{Fingerprint: func(_ *http.Request, body []byte) []byte {
+		text, _, _ := strings.Cut(string(body), "|")
+		return idempotency.Fingerprint([]byte(text))
+	}})(http.HandlerFunc(handle))
+	for n, want := range []int{same, same, reused} {
+		r := asked{key: "signed", body: []string{"a mug|1", "a mug|2", "a pen|1"}[n]}
+		if w := r.of(t, signed); w.Code != want {
+			t.Errorf("a body whose fingerprint leaves out the signature: request %d: %d %s", n+1, w.Code, w.Body)
+		}
+	}
 }
 
 // wantProblem checks a response of the middleware itself.

@@ -161,11 +161,14 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	if err != nil || ended.Sub(began) > p.timeout() { // all holders may be silent, so each gets the time to register again
 		p.patientUntil = ended.Add(2 * p.timeout())
 	}
+	if len(stranded) > 0 {
+		p.stranded = append(p.stranded, stranded)
+	}
 	switch {
 	case err != nil:
 		return 0, err
-	case len(stranded) > 0:
-		p.promoteStranded(ctx, stranded)
+	case len(p.stranded) > 0:
+		p.promoteStranded(ctx)
 		return 0, nil
 	case more && r.left > 0:
 		return 0, nil

@@ -162,6 +162,29 @@ func TestPromote_besideAKeyThatIsLocked(t *testing.T) {
 	testrun.Row(t, db, `select bool_and((status = 'done') = (message_id <> 'a')) from inbox`)
 }
 
+// However many keys a transaction has locked, claims go on, and the other keys are repaired.
+func TestPromote_besideManyKeysThatAreLocked(t *testing.T) {
+	t.Parallel()
+	db, handled, wake := testdb.Reused(t), make(chan string, 400), make(chan struct{}, 1)
+	putMany(t, db, "k", 300)
+	write(t, db, `update inbox set first = false`)
+	locked := testdb.Begin(t, db.Pool(), `select from inbox where id % 3 > 0 for update`)
+	start(t, processor(t, db, func(_ context.Context, d *inbox.Delivery) error {
+		if d.Partition == "" {
+			handled <- d.ID
+		}
+		return nil
+	}, func(o *inbox.Options) { o.Wake = wake }))
+	testrun.Soon(t, time.Second, func(try int) {
+		put(t, db, fmt.Sprint("m", try), "")
+		wake <- struct{}{}
+		testrun.Receive(t, "a message of another key", handled)
+	})
+	testrun.Row(t, db, `select count(*) = 100 from inbox where status = 'done' and partition_key <> ''`)
+	testdb.Must(t, locked.Rollback(t.Context()))
+	done(t, db)
+}
+
 // A repair reads a bounded number of keys, and goes on behind them, so however many wait hold up no
 // claim and hide no key.
 func TestPromote_repairsManyKeysInParts(t *testing.T) {

@@ -87,7 +87,7 @@ update inbox
 	// setLockTimeout ends with the transaction.
 	setLockTimeout = `
 -- inbox.setLockTimeout
-select set_config('lock_timeout', '10ms', true)`
+select set_config('lock_timeout', '1ms', true)`
 )
 
 const (
@@ -95,6 +95,7 @@ const (
 
 	repairEvery = time.Second
 	repairShare = 20 // of the time, at most one part is for repairs
+	promoteTime = 50 * time.Millisecond
 )
 
 // timeout is how long a tick or a beat may take, also where the lease is shorter.
@@ -114,20 +115,26 @@ func (p *Processor) queueRepair(b *pgx.Batch, stranded *[]string) {
 			q.BackoffBase, q.BackoffCap, p.Holder, column(p.held(), rowOf), claims, 2*p.timeout())
 	}
 	b.Queue(correctDueTimes, p.Receiver, q.BackoffCap, max(LongestWait, q.BackoffCap))
-	b.Queue(readStranded, p.Receiver, p.repairedKey).QueryRow(func(row pgx.Row) error { return row.Scan(stranded, &p.repairedKey) })
+	if len(p.stranded) == 0 {
+		b.Queue(readStranded, p.Receiver, p.repairedKey).QueryRow(func(row pgx.Row) error { return row.Scan(stranded, &p.repairedKey) })
+	}
 }
 
-// promoteStranded repairs keys in a transaction of their own, and in two halves where one of them is
-// locked. One that cannot be repaired is found again.
+// promoteStranded repairs keys, each set of them in a transaction of its own, and in two halves where
+// one of them is locked. What is left after a short time waits for the next tick, and a key that
+// cannot be repaired is found again.
 //
 // If we die here: the repair of another processor finds the keys. Test: TestModel.
-func (p *Processor) promoteStranded(ctx context.Context, keys []string) {
-	b := &pgx.Batch{}
-	b.Queue(setLockTimeout)
-	b.Queue(promoteMany, slices.Repeat([]string{p.Receiver}, len(keys)), keys)
-	if err := p.DB.Commit(ctx, b); err != nil && len(keys) > 1 {
-		p.promoteStranded(ctx, keys[:len(keys)/2])
-		p.promoteStranded(ctx, keys[len(keys)/2:])
+func (p *Processor) promoteStranded(ctx context.Context) {
+	for began := time.Now(); len(p.stranded) > 0 && time.Since(began) < promoteTime; { //nolint:forbidigo // it decides only when claims go on
+		keys := p.stranded[0]
+		p.stranded = p.stranded[1:]
+		b := &pgx.Batch{}
+		b.Queue(setLockTimeout)
+		b.Queue(promoteMany, slices.Repeat([]string{p.Receiver}, len(keys)), keys)
+		if half := len(keys) / 2; p.DB.Commit(ctx, b) != nil && half > 0 {
+			p.stranded = append(p.stranded, keys[:half], keys[half:])
+		}
 	}
 }
 

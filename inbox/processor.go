@@ -58,13 +58,14 @@ type Processor struct {
 	pausedIn []string
 	claiming int // slots of claims in flight, and of those that have not started what they claimed
 	holds    map[*Delivery]bool
-	running  sync.WaitGroup // of claims and handlers
+	running  sync.WaitGroup // of the loop, claims and handlers
 
 	// Of the loop alone.
 	repaired     time.Time
 	repairTook   time.Duration
-	repairedKey  string    // keys up to it were looked at
-	patientUntil time.Time // others are not taken over before, after an outage of the database
+	repairedKey  string     // keys up to it were looked at
+	stranded     [][]string // sets of keys without a first message
+	patientUntil time.Time  // others are not taken over before, after an outage of the database
 }
 
 var (
@@ -111,8 +112,8 @@ func (p *Processor) Pause(all bool, partitions ...string) {
 
 // Run claims and handles messages until ctx ends. Then it claims no more, lets the running
 // handlers continue for at most Drain, ends the context of the others, releases their messages,
-// and returns nil. Handlers that ignore their context for 5 s more are an error: others take
-// over their messages.
+// and returns nil. Handlers that ignore their context for 5 s more are an error, and so is a claim
+// that has not ended: others take over their messages.
 //
 // It claims when the next message is due, when Wake receives, when a handler has ended for which
 // another message waits, and once a second, but never sooner than 10 ms after the claim before
@@ -127,6 +128,14 @@ func (p *Processor) Run(ctx context.Context) error {
 	defer beating.Wait()
 	defer die()
 	p.setOpen(true)
+	p.running.Go(func() { p.claims(ctx) })
+	<-ctx.Done()
+	return p.drain()
+}
+
+// claims is the loop that repairs and claims, until ctx ends. A commit with a long result may return
+// after its deadline, so drain waits for the loop no longer than for handlers.
+func (p *Processor) claims(ctx context.Context) {
 	loop.Run(ctx, p.Log.With("receiver", p.Receiver), "claim failed, it is retried until it succeeds", func(ctx context.Context) (time.Duration, error) {
 		began := time.Now() //nolint:forbidigo // it decides only when the database is asked
 		next, err := p.tick(ctx)
@@ -143,7 +152,6 @@ func (p *Processor) Run(ctx context.Context) error {
 		}
 		return time.Until(until), nil //nolint:forbidigo // as above
 	})
-	return p.drain()
 }
 
 func (p *Processor) wake() {
@@ -222,6 +230,6 @@ func (p *Processor) drain() error {
 	case <-ended:
 		return nil
 	case <-time.After(releaseTime):
-		return fmt.Errorf("inbox: %d handlers of %s ignore the end of their context", len(late), p.Receiver)
+		return fmt.Errorf("inbox: of %s, a claim has not ended, or some of %d handlers ignore the end of their context", p.Receiver, len(late))
 	}
 }

@@ -108,17 +108,20 @@ func (p *Processor) receive(ctx context.Context, page []*incoming) (r Reception,
 			byID[d.ID], once = d, append(once, d)
 		}
 	}
+	var dead []string
 	for try := 1; len(once) > 0; try++ {
-		if r, err = p.storePage(ctx, once); !isRace(err) || try == maxTries {
+		if r, dead, err = p.storePage(ctx, once); !isRace(err) || try == maxTries {
 			break
 		}
 	}
 	if err != nil {
 		return Reception{}, fmt.Errorf("receive %d messages for %s: %w", len(page), p.Receiver, err)
 	}
+	r.DeadLetters = len(dead)
 	r.Duplicates = len(page) - r.New - r.DeadLetters
-	if r.DeadLetters > 0 {
-		p.Log.ErrorContext(ctx, "messages cannot be read: they are dead letters, whose last error says why", "receiver", p.Receiver, "messages", r.DeadLetters)
+	for _, id := range dead {
+		p.Log.ErrorContext(ctx, "message cannot be read: it is a dead letter",
+			"receiver", p.Receiver, "message_id", id, "reason", cmp.Or(byID[id].unreadable, errOtherPayload.Error()))
 	}
 	if p.OnReceive != nil {
 		p.OnReceive(r)
@@ -132,8 +135,9 @@ func isRace(err error) bool {
 	return groupcommit.Constraint(err) == "inbox_one_first_per_key" || groupcommit.OutcomeOf(err).Retryable()
 }
 
-// storePage is one transaction: it stores a page, promotes, and claims for the free slots.
-func (p *Processor) storePage(ctx context.Context, page []*incoming) (r Reception, err error) {
+// storePage is one transaction: it stores a page, promotes, and claims for the free slots. It returns
+// the ids of dead letters.
+func (p *Processor) storePage(ctx context.Context, page []*incoming) (r Reception, dead []string, err error) {
 	b, behind := &pgx.Batch{}, false
 	receivers := slices.Repeat([]string{p.Receiver}, len(page))
 	keys := column(page, func(d *incoming) string { return d.OrderingKey })
@@ -145,7 +149,7 @@ func (p *Processor) storePage(ctx context.Context, page []*incoming) (r Receptio
 		column(page, func(d *incoming) string { return d.metadata }),
 		column(page, func(d *incoming) []byte { return d.hash }),
 		column(page, func(d *incoming) string { return d.unreadable }),
-	).QueryRow(func(row pgx.Row) error { return row.Scan(&r.New, &r.DeadLetters, &behind) })
+	).QueryRow(func(row pgx.Row) error { return row.Scan(&r.New, &dead, &behind) })
 	b.Queue(promoteMany, receivers, keys)
 	_, more, err := p.claim(ctx, b, len(page)+1) // one more shows whether older messages are due
 	if behind {
@@ -154,7 +158,7 @@ func (p *Processor) storePage(ctx context.Context, page []*incoming) (r Receptio
 	if more || behind { // the message before may have ended meanwhile
 		p.wake()
 	}
-	return r, err
+	return r, dead, err
 }
 
 func column[E, T any](all []E, of func(E) T) []T {

@@ -207,6 +207,7 @@ func TestConsume(t *testing.T) {
 				and count(*) filter (where status = 'dead' and last_error ~ '^(unreadable|panic: odd)') = 2 from inbox`)
 			cancel()
 			testdb.Must(t, testrun.Receive(t, "the end of Consume", ended))
+			testrun.Same(t, "dead letters in the log", 2, strings.Count(log.String(), `it is a dead letter" receiver=r message_id=unreadable:`))
 			testdb.Must(t, broker.Close())
 			err := p.Consume(t.Context(), endedSubscription{}, "topic", nil)
 			testrun.Same(t, "the error of a subscription that ends", "consume topic: the subscription ended", fmt.Sprint(err))

@@ -90,7 +90,9 @@ with incoming as (
      and coalesce(first, false)
 )
 select (select count(*) from firsts) + count(*) filter (where new and status = 'pending'),
-       (select count(*) from other) + count(*) filter (where new and status = 'dead'),
+       array(select odd.message_id from other join odd on (odd.receiver, odd.name) = (other.receiver, other.message_id)
+              union all
+             select message_id from kept where new and status = 'dead'),
        count(*) filter (where new and status = 'pending') > 0
   from kept`
 )

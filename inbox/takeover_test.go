@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
@@ -178,6 +180,60 @@ func TestClaim_whoseCommitIsSlow(t *testing.T) {
 	done(t, db)
 	testrun.Same(t, "handled", "m0 m1", handled.String())
 	testrun.Same(t, "deaths", int64(0), testdb.One[int64](t, db, `select sum(deaths) from inbox`))
+}
+
+// hanging is a database whose claims do not return once it is away, as where a standby is away and
+// the result is long. It counts the beats.
+type hanging struct {
+	groupcommit.DB
+
+	away, back chan struct{}
+	claims     chan struct{}
+	beats      atomic.Int64
+}
+
+func (h *hanging) Commit(ctx context.Context, b *pgx.Batch) error {
+	for _, q := range b.QueuedQueries {
+		if strings.Contains(q.SQL, "-- inbox.beat\n") {
+			h.beats.Add(1)
+		}
+		if strings.Contains(q.SQL, "-- inbox.claimDue\n") {
+			select {
+			case <-h.away:
+				h.claims <- struct{}{}
+				<-h.back
+			default:
+			}
+		}
+	}
+	return h.DB.Commit(ctx, b)
+}
+
+// A claim that hangs beyond its deadline keeps neither beats from going on nor the program from its end.
+func TestClaim_thatHangs(t *testing.T) {
+	t.Parallel()
+	h := &hanging{DB: stocked(t, "m1@k"), away: make(chan struct{}), back: make(chan struct{}), claims: make(chan struct{}, 1)}
+	defer close(h.back)
+	begun, ctxEnded := make(chan struct{}), make(chan struct{})
+	p := processor(t, h, func(ctx context.Context, _ *inbox.Delivery) error {
+		close(begun)
+		<-ctx.Done()
+		close(ctxEnded)
+		return context.Cause(ctx)
+	}, short, func(o *inbox.Options) { o.Drain = 100 * time.Millisecond })
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	testrun.Receive(t, "a message that runs", begun)
+	close(h.away)
+	testrun.Receive(t, "a claim that hangs", h.claims)
+	before := h.beats.Load()
+	testrun.True(t, "beats go on", func() bool { return h.beats.Load() > before+2 })
+	stop()
+	testrun.Receive(t, "the end of the handler's context", ctxEnded)
+	if err := testrun.Receive(t, "the processor's end", ended); err == nil {
+		t.Error("a claim that has not ended is no error")
+	}
 }
 
 // A processor takes back a message that it has claimed without learning of it, while it beats.

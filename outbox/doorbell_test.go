@@ -157,6 +157,23 @@ func TestDoorbell_listensAgainAfterItsSessionIsLost(t *testing.T) {
 	}
 }
 
+// A doorbell that cannot listen says so once, and tries again ever less often.
+func TestDoorbell_thatCannotListen(t *testing.T) {
+	t.Parallel()
+	pool, log := testdb.Reused(t).Pool(), &testrun.Log{}
+	d := outbox.NewDoorbell("", slog.New(slog.NewTextHandler(log, nil))) // no name of a channel
+	d.Bell("a")
+	ctx, cancel := context.WithCancel(t.Context())
+	var ended sync.WaitGroup
+	defer ended.Wait()
+	defer cancel()
+	ended.Go(func() { d.Run(ctx, pool) })
+	testrun.True(t, "the failure is logged", func() bool { return strings.Contains(log.String(), "LISTEN failed") })
+	if n := strings.Count(log.String(), "LISTEN failed"); n > 1 {
+		t.Errorf("the failure is logged %d times", n)
+	}
+}
+
 // Where nothing rings, as behind a pooler that swallows NOTIFY, polls find what was committed.
 func TestDoorbell_isNotNeeded(t *testing.T) {
 	t.Parallel()
