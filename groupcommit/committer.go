@@ -189,6 +189,12 @@ type queuedBatch struct {
 	left      bool       // none is called any more
 }
 
+// deadline is when the caller leaves.
+func (q *queuedBatch) deadline() time.Time {
+	at, _ := q.ctx.Deadline() // CommitAs sets one
+	return at
+}
+
 // leave lets no callback be called any more, after the one that runs.
 func (q *queuedBatch) leave() {
 	q.callbacks.Lock()
@@ -226,7 +232,8 @@ func fit(batches []*queuedBatch) int {
 
 // commit commits batches in one transaction.
 func (c *Committer) commit(batches []*queuedBatch) error {
-	conn, err := c.pool.Acquire(batches[len(batches)-1].ctx) // the last to be queued, which waits longest
+	last := slices.MaxFunc(batches, func(a, b *queuedBatch) int { return a.deadline().Compare(b.deadline()) })
+	conn, err := c.pool.Acquire(last.ctx)
 	if err != nil {
 		return fmt.Errorf("%w: acquire a connection: %w", ErrNotCommitted, err)
 	}

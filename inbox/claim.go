@@ -94,6 +94,7 @@ func (p *Processor) reserve(most int) reservation {
 	if p.claiming > 0 {
 		free-- // the last slot: all others may be of one partition
 	}
+	p.hungry = p.hungry || free <= 0 || len(r.full) > 0
 	if !p.open || p.paused || free <= 0 || most > 0 && len(r.full) > 0 {
 		return r
 	}
@@ -128,7 +129,16 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (r reserv
 	}
 	p.start(ctx, claimed, r.slots)
 	more = len(claimed) == r.slots
-	p.hungry.Store(more || len(r.full) > 0)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.hungry && most > 0 && !more {
+		p.wake() // the slots that it did not use are free again
+	}
+	if more || len(r.full) > 0 {
+		p.hungry = true
+	} else if most == 0 && err == nil {
+		p.hungry = false
+	}
 	return r, more, err
 }
 
@@ -146,6 +156,9 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
 	defer cancel()
 	began, b, stranded := time.Now(), &pgx.Batch{}, []string(nil) //nolint:forbidigo // it decides only what is read
+	if began.Sub(p.reached) > p.timeout() { // all holders may be silent, so each gets the time to register again
+		p.patientUntil = began.Add(2 * p.timeout())
+	}
 	repairs := began.Sub(p.repaired) >= max(repairEvery, repairShare*p.repairTook)
 	if repairs {
 		p.dueFrom.Store(0)
@@ -158,8 +171,8 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	if repairs {
 		p.repaired, p.repairTook = ended, ended.Sub(began) // or it has failed to: the next ticks claim, whatever the repair has met
 	}
-	if err != nil || ended.Sub(began) > p.timeout() { // all holders may be silent, so each gets the time to register again
-		p.patientUntil = ended.Add(2 * p.timeout())
+	if p.reached = ended; err != nil || ended.Sub(began) > p.timeout() {
+		p.reached = time.Time{}
 	}
 	if len(stranded) > 0 {
 		p.stranded = append(p.stranded, stranded)

@@ -48,7 +48,6 @@ type Processor struct {
 
 	woken   chan struct{}
 	ran     atomic.Bool
-	hungry  atomic.Bool  // messages may be due that found no slot
 	came    atomic.Int64 // how often messages came that may be behind one that runs
 	dueFrom atomic.Int64 // no message is due before, in microseconds
 
@@ -56,11 +55,13 @@ type Processor struct {
 	open     bool // claims may begin
 	paused   bool
 	pausedIn []string
+	hungry   bool // messages may be due that found no slot
 	claiming int // slots of claims in flight, and of those that have not started what they claimed
 	holds    map[*Delivery]bool
 	running  sync.WaitGroup // of the loop, claims and handlers
 
 	// Of the loop alone.
+	reached      time.Time // when a claim was committed; zero after a failed or slow one
 	repaired     time.Time
 	repairTook   time.Duration
 	repairedKey  string     // keys up to it were looked at
@@ -128,6 +129,7 @@ func (p *Processor) Run(ctx context.Context) error {
 	defer beating.Wait()
 	defer die()
 	p.setOpen(true)
+	p.reached = time.Now() //nolint:forbidigo // it decides only when others are taken over
 	p.running.Go(func() { p.claims(ctx) })
 	<-ctx.Done()
 	return p.drain()
@@ -191,10 +193,10 @@ func (p *Processor) start(ctx context.Context, claimed []*Delivery, slots int) {
 // ended wakes the loop if a message may be due that waited for this one or for its slot.
 func (p *Processor) ended(d *Delivery, end End) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	delete(p.holds, d)
-	p.mu.Unlock()
 	d.cancel(nil)
-	if p.hungry.Load() || end != EndDone || d.followed || d.came != p.came.Load() {
+	if p.hungry || end != EndDone || d.followed || d.came != p.came.Load() {
 		p.wake()
 	}
 }

@@ -43,6 +43,7 @@ type incoming struct {
 	metadata   string
 	hash       []byte
 	unreadable string // why it is stored as a dead letter
+	copies     int64  // of it in its page, at least one
 }
 
 // received returns a message in a form that can be stored: as a dead letter, named by its id and
@@ -54,7 +55,7 @@ func received(m Message, err error) *incoming {
 	}
 	encoded, _ := json.Marshal(metadata) // texts have no error
 	hash := sha256.Sum256(m.Payload)
-	d := &incoming{Message: m, hash: hash[:], metadata: string(encoded)}
+	d := &incoming{Message: m, hash: hash[:], metadata: string(encoded), copies: 1}
 	for _, text := range []string{m.ID, m.OrderingKey, m.Partition, m.Type} {
 		if m.ID == "" || len(text) > MaxLength || !utf8.ValidString(text) || strings.Contains(text, "\x00") {
 			err = cmp.Or(err, errNotStorable)
@@ -80,7 +81,7 @@ func received(m Message, err error) *incoming {
 // refused by inbox_one_first_per_key, which is rare, lost a race and may be repeated.
 func Append(b *pgx.Batch, receiver string, m Message) {
 	d := received(m, nil)
-	b.Queue(store, receiver, d.ID, d.OrderingKey, d.Partition, d.Type, d.Payload, d.metadata, d.hash, d.unreadable)
+	b.Queue(store, receiver, d.ID, d.OrderingKey, d.Partition, d.Type, d.Payload, d.metadata, d.hash, d.unreadable, d.copies)
 	b.Queue(promote, receiver, d.OrderingKey)
 }
 
@@ -104,9 +105,11 @@ func (p *Processor) receive(ctx context.Context, page []*incoming) (r Reception,
 		if same := byID[d.ID]; same != nil && !slices.Equal(same.hash, d.hash) {
 			d = received(d.Message, errOtherPayload)
 		}
-		if byID[d.ID] == nil {
-			byID[d.ID], once = d, append(once, d)
+		if byID[d.ID] != nil {
+			byID[d.ID].copies++
+			continue
 		}
+		byID[d.ID], once = d, append(once, d)
 	}
 	var dead []string
 	for try := 1; len(once) > 0; try++ {
@@ -149,6 +152,7 @@ func (p *Processor) storePage(ctx context.Context, page []*incoming) (r Receptio
 		column(page, func(d *incoming) string { return d.metadata }),
 		column(page, func(d *incoming) []byte { return d.hash }),
 		column(page, func(d *incoming) string { return d.unreadable }),
+		column(page, func(d *incoming) int64 { return d.copies }),
 	).QueryRow(func(row pgx.Row) error { return row.Scan(&r.New, &dead, &behind) })
 	b.Queue(promoteMany, receivers, keys)
 	_, more, err := p.claim(ctx, b, len(page)+1) // one more shows whether older messages are due

@@ -17,8 +17,8 @@ package inbox
 // messages. Rows are inserted in the order of their keys, so pages that meet in several keys do
 // not deadlock.
 const (
-	store     = storeRows + `(values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::text, $8::bytea, $9::text, 1))` + storeTheRows
-	storeMany = storeRows + `unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::text[], $8::bytea[], $9::text[]) with ordinality` + storeTheRows
+	store     = storeRows + `(values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::text, $8::bytea, $9::text, $10::bigint, 1))` + storeTheRows
+	storeMany = storeRows + `unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::text[], $8::bytea[], $9::text[], $10::bigint[]) with ordinality` + storeTheRows
 
 	nudgedDue = `case when inbox.status = 'pending' and inbox.attempts = 0 and inbox.waits > 0 then least(inbox.due_at, clock_timestamp()) else inbox.due_at end`
 
@@ -35,11 +35,11 @@ with incoming as (
          and row_number() over (partition by d.receiver, d.ordering_key order by d.place) = 1
          and (select f.id from inbox f where f.receiver = d.receiver and f.ordering_key = d.ordering_key and f.first) is null as first
     from `
-	storeTheRows = ` as d (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, unreadable, place)
+	storeTheRows = ` as d (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, unreadable, copies, place)
 ), firsts as (
   insert into inbox
-         (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, first)
-  select receiver, message_id, ordering_key, partition_key, type, payload, metadata::jsonb, payload_hash, true
+         (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, first, duplicates)
+  select receiver, message_id, ordering_key, partition_key, type, payload, metadata::jsonb, payload_hash, true, copies - 1
     from incoming
    where first
    order by ordering_key, place
@@ -47,14 +47,14 @@ with incoming as (
   returning receiver, message_id
 ), kept as (
   insert into inbox
-         (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, last_error)
+         (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, last_error, duplicates)
   select receiver, message_id, ordering_key, partition_key, type, payload, metadata::jsonb, payload_hash,
-         case when unreadable = '' then 'pending' else 'dead' end, nullif(unreadable, '')
+         case when unreadable = '' then 'pending' else 'dead' end, nullif(unreadable, ''), copies - 1
     from incoming
    where (receiver, message_id) not in (select receiver, message_id from firsts)
    order by ordering_key, place
   on conflict (message_id, receiver) do update
-     set duplicates    = inbox.duplicates + 1,
+     set duplicates    = inbox.duplicates + 1 + excluded.duplicates,
          duplicated_at = clock_timestamp(),
          nudged        = inbox.nudged or ` + besideAnother + `,
          due_at        = case when ` + besideAnother + ` then ` + nudgedDue + ` else inbox.due_at end
