@@ -21,6 +21,7 @@ const (
 	pageBytes    = 1 << 20 // of payloads and metadata; a longer message is a page of its own
 	ackDeadline  = 30 * time.Second
 	afterFailure = 100 * time.Millisecond
+	logEvery     = time.Minute // a failure that lasts
 
 	reread   = 2000        // ids before the last one that a page reads again, for transactions that commit later
 	fullScan = time.Second // between two pages that are read from the beginning
@@ -148,10 +149,11 @@ func (s *subscriber) HandleError(_ watermill.LoggerAdapter, _ bool, err error) t
 	switch {
 	case s.done.Err() != nil:
 	case failed:
-		if !s.failing {
+		if now.Sub(s.failed) >= logEvery {
+			s.failed = now
 			s.Log.Error("delivery from the outbox failed and is retried", "refused", len(s.ids)-s.acked, "error", err)
 		}
-		s.failing, s.nextScan = true, time.Time{}
+		s.nextScan = time.Time{}
 		loop.Pause(s.done, afterFailure, nil)
 	case len(s.ids) < pageMessages && s.bytes < pageBytes: // there is no more
 		wait := s.poll
@@ -160,8 +162,8 @@ func (s *subscriber) HandleError(_ watermill.LoggerAdapter, _ bool, err error) t
 		}
 		loop.Pause(s.done, wait, s.Bell)
 	}
-	if s.failing && !failed && len(s.ids) > 0 {
-		s.failing = false
+	if !failed && len(s.ids) > 0 && !s.failed.IsZero() {
+		s.failed = time.Time{}
 		s.Log.Info("delivery from the outbox works again")
 	}
 	return 0

@@ -66,7 +66,7 @@ type subscriber struct {
 	close      context.CancelFunc    // ends it
 	to         chan *message.Message // holds a page
 	subscribed atomic.Bool
-	failing    bool
+	failed     time.Time // when the failure that lasts was logged; zero if none does
 
 	ids   []int64 // of the page
 	bytes int     // in it
