@@ -19,7 +19,7 @@ import (
 // the same number in flight.
 type load struct {
 	mu        sync.Mutex
-	flying    map[string]chan<- time.Time // what is in flight, and who waits for its end
+	flying    map[string]chan<- time.Time // what is in flight, and the channel of its sender
 	ended     int
 	unknown   int // ends of what was not in flight: something was done twice
 	timing    bool

@@ -51,7 +51,7 @@ func request[E Event]() EventType {
 	return t
 }
 
-// webhookEvent registers a type of which the merchant is told.
+// webhookEvent registers a type of which the merchant is notified.
 func webhookEvent[E Event](webhook string) EventType {
 	t := event[E]()
 	t.Webhook = webhook

@@ -19,7 +19,17 @@ func TestFingerprint(t *testing.T) {
 	t.Parallel()
 	seen := map[string][]string{}
 	for _, parts := range [][]string{
-		{}, {""}, {"", ""}, {"abc"}, {"ab", "c"}, {"a", "bc"}, {"a", "b", "c"}, {"abc", ""}, {"", "abc"}, {"c", "ab"}, {"v1", ""},
+		{},
+		{""},
+		{"", ""},
+		{"abc"},
+		{"ab", "c"},
+		{"a", "bc"},
+		{"a", "b", "c"},
+		{"abc", ""},
+		{"", "abc"},
+		{"c", "ab"},
+		{"v1", ""},
 		{"\x00\x00\x00\x00\x00\x00\x00\x01a"},
 	} {
 		split := make([][]byte, len(parts))

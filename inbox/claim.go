@@ -156,7 +156,7 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
 	defer cancel()
 	began, b, stranded := time.Now(), &pgx.Batch{}, []string(nil) //nolint:forbidigo // it decides only what is read
-	if began.Sub(p.reached) > p.timeout() { // all holders may be silent, so each gets the time to register again
+	if began.Sub(p.reached) > p.timeout() {                       // all holders may be silent, so each gets the time to register again
 		p.patientUntil = began.Add(2 * p.timeout())
 	}
 	repairs := began.Sub(p.repaired) >= max(repairEvery, repairShare*p.repairTook)

@@ -56,7 +56,7 @@ type Processor struct {
 	paused   bool
 	pausedIn []string
 	hungry   bool // messages may be due that found no slot
-	claiming int // slots of claims in flight, and of those that have not started what they claimed
+	claiming int  // slots of claims in flight, and of those that have not started what they claimed
 	holds    map[*Delivery]bool
 	running  sync.WaitGroup // of the loop, claims and handlers
 

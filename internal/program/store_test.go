@@ -142,10 +142,17 @@ func TestTraces(t *testing.T) {
 func TestTraces_refusesSettings(t *testing.T) {
 	t.Parallel()
 	for _, c := range [][2]string{
-		{"OTEL_TRACES_EXPORTER", "private"}, {"OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"}, {"OTEL_TRACES_SAMPLER", "traceidratio"},
-		{"OTEL_EXPORTER_OTLP_ENDPOINT", "user:private@collector:4318"}, {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://%private"},
-		{"OTEL_TRACES_SAMPLER_ARG", "1.5"}, {"OTEL_TRACES_SAMPLER_ARG", "NaN"}, {"OTEL_BSP_SCHEDULE_DELAY", "0"}, {"OTEL_BSP_EXPORT_TIMEOUT", "-1"},
-		{"OTEL_BSP_MAX_QUEUE_SIZE", "99999999999999"}, {"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "private"},
+		{"OTEL_TRACES_EXPORTER", "private"},
+		{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"},
+		{"OTEL_TRACES_SAMPLER", "traceidratio"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT", "user:private@collector:4318"},
+		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://%private"},
+		{"OTEL_TRACES_SAMPLER_ARG", "1.5"},
+		{"OTEL_TRACES_SAMPLER_ARG", "NaN"},
+		{"OTEL_BSP_SCHEDULE_DELAY", "0"},
+		{"OTEL_BSP_EXPORT_TIMEOUT", "-1"},
+		{"OTEL_BSP_MAX_QUEUE_SIZE", "99999999999999"},
+		{"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "private"},
 	} {
 		environ := map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_TRACES_SAMPLER": "parentbased_traceidratio", c[0]: c[1]}
 		traces, _, err := program.Traces(t.Context(), slog.New(slog.DiscardHandler), environ, "payonce-test")
