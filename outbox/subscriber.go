@@ -33,6 +33,8 @@ type Options struct {
 // pool makes them. Two readers, as after a network fault, cost repetitions.
 //
 // If we die here: what was not deleted is delivered again.
+//
+//nolint:contextcheck,nolintlint // for its callers: it ends with the context of Subscribe, or by Close
 func NewSubscriber(pool *pgxpool.Pool, o Options) message.Subscriber {
 	if o.Log == nil {
 		o.Log = slog.Default()

@@ -96,8 +96,8 @@ func (p *pauses) shown() []string {
 // end may interrupt a page, which is then read again.
 func (r receiver) receive(ctx context.Context, w *service.Service) {
 	loop.Run(ctx, w.Log, "receiving stopped and begins anew", func(ctx context.Context) (time.Duration, error) {
-		subscriber := outbox.NewSubscriber(w.DB.Pool(), outbox.Options{Bell: r.bell, Log: w.Log}) //nolint:contextcheck // it ends by Close
-		defer func() { _ = subscriber.Close() }()                                                 // it says what Consume says
+		subscriber := outbox.NewSubscriber(w.DB.Pool(), outbox.Options{Bell: r.bell, Log: w.Log})
+		defer func() { _ = subscriber.Close() }() // it says what Consume says
 		return 0, r.processor.Consume(ctx, subscriber, r.Topic, nil)
 	})
 }

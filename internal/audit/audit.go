@@ -27,6 +27,8 @@
 //     whole, the inbox from the charge's first message on and, for a refund's ID, all events.
 //
 // Tables: audit_results and audit_progress, which the worker's metrics report, and operator_actions.
+//
+// No library knows what payonce promises, and what judges the other packages is a part of none of them.
 package audit
 
 import (

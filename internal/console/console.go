@@ -13,6 +13,9 @@
 //
 // Everyone who may open connections on the machine reads the pages. A page of a charge reads what
 // payonce timeline reads.
+//
+// The command line and the demo both show it, so it is a part of neither; net/http and html/template are
+// its libraries.
 package console
 
 import (

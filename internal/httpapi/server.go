@@ -8,6 +8,9 @@
 //   - Each error of the layers below leaves through one table of problems.
 //
 // It owns no table of the database.
+//
+// Echo routes, and no library answers as this contract wants. It is no part of cmd/api, so its tests start no
+// process.
 package httpapi
 
 import (

@@ -17,6 +17,8 @@
 //     webhook_secrets can sign in our name.
 //
 // Tables: merchants, api_keys, webhook_secrets.
+//
+// No library knows these tables, and the api, the worker and the command line share them.
 package merchants
 
 import (

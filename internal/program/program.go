@@ -4,6 +4,9 @@
 // It promises that a program that cannot run says so in one sentence on stderr and
 // exits with 1, that SIGTERM and SIGINT drain it, and that while it runs it prints nothing
 // but JSON lines on stderr, in which secrets are hidden.
+//
+// kong reads arguments, and no library refuses a setting whose name is nearly known. All programs need
+// it, so it is a part of none.
 package program
 
 import (

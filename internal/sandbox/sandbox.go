@@ -26,6 +26,8 @@
 // and faults end with the process.
 //
 // Amounts, in the records too, are in the minor units of Stripe: 5 ISK are 500.
+//
+// Stripe's own stub keeps no payments, so no library serves; a program of its own, it is a part of no other.
 package sandbox
 
 import (

@@ -24,6 +24,9 @@
 // Amounts are in minor units of ISO 4217 on our side and of Stripe on the wire: see
 // stripeUnits. Currencies are upper case on our side and lower case on the wire.
 // The package owns no table and sets no variable of stripe-go.
+//
+// stripe-go is its library: it sends, and does not say what an answer proves. The worker, the audit and the
+// command line share it.
 package stripe
 
 import (

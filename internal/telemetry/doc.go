@@ -18,4 +18,7 @@
 // is exact.
 //
 // Tables: none.
+//
+// The libraries of Prometheus and OpenTelemetry do the work; the api and the worker share the names, so it is
+// a part of neither.
 package telemetry

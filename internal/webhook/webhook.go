@@ -27,6 +27,9 @@
 // it. Any port of a public address may be chosen. A network that translates a public IPv6
 // prefix of its own to private IPv4 addresses (NAT64 with a prefix other than 64:ff9b::/96)
 // has to refuse these addresses itself.
+//
+// The libraries sign a webhook or judge an address, and none does both for a delivery. The command line checks
+// addresses by it too, so it is no part of fulfillment.
 package webhook
 
 import (

@@ -11,6 +11,8 @@
 // When it ends, no process, no database and no folder remains, also after a SIGKILL;
 // only the databases on a server of the user's own then stay. The demo does not show
 // power loss, a broken disk, or a provider that breaks its own contract.
+//
+// No library shows promises, and the package is apart from harness, since tests and bench need no demo.
 package demo
 
 import (

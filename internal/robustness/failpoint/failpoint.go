@@ -16,6 +16,9 @@
 // The package does not see what the victim does between two round trips. Connections are
 // plain text: a client that asks for TLS is cut off. A client must not ask for a part of
 // an answer (Flush), copy rows in, nor call functions by the protocol's own message.
+//
+// No library cuts PostgreSQL's protocol at a named statement. Tests of many packages need it, and harness
+// starts programs alone.
 package failpoint
 
 // Side says on which side of the server's work a fault happens.

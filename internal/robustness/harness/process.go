@@ -10,6 +10,8 @@
 // in order.
 //
 // The package does not restart a program that ends, and it needs /bin/sh.
+//
+// Tests, the demo and bench share it, so it is a part of none, and no library knows the programs.
 package harness
 
 import (

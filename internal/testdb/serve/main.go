@@ -5,6 +5,8 @@
 //
 // So all packages of a run share one server, and the migrations run once. The server has fsync
 // off: the programs refuse it, so the tests that start programs have a server of their own.
+//
+// It is a command, since the go command starts the tests of each package as a process of its own.
 package main
 
 import (
