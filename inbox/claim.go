@@ -16,10 +16,9 @@ select now(),
        (select due_at from inbox where receiver = $1 and status = 'pending' and first and due_at > now() order by due_at limit 1)`
 
 // claimDue claims the oldest messages that are first and due, at most $3, for the holder $2, none
-// of the partitions $5. It registers the holder if its registration
-// ends soon, so an idle holder writes nothing. Before $4 lie only the remains of claimed messages,
-// which an old snapshot may keep. The last column says whether a message waits behind the claimed
-// one.
+// of the partitions $5. It registers the holder if its registration ends soon, so an idle holder
+// writes nothing. Before $4 lie only the remains of claimed messages, which an old snapshot may keep.
+// The last column says whether a message waits behind the claimed one.
 const claimDue = `
 -- inbox.claimDue
 with due as (
@@ -156,7 +155,8 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
 	defer cancel()
 	began, b, stranded := time.Now(), &pgx.Batch{}, []string(nil) //nolint:forbidigo // it decides only what is read
-	if began.Sub(p.reached) > p.timeout() {                       // all holders may be silent, so each gets the time to register again
+	// After an outage all holders may be silent, so each gets the time to register again.
+	if began.Sub(p.reached) > p.timeout() {
 		p.patientUntil = began.Add(2 * p.timeout())
 	}
 	repairs := began.Sub(p.repaired) >= max(repairEvery, repairShare*p.repairTook)
