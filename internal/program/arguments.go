@@ -14,24 +14,29 @@ import (
 	"github.com/payonce/payonce/docs/reference"
 )
 
-// builtVersion and builtCommit are empty unless `go build -ldflags="-X …"` sets them. The image is built
-// from source without its repository, so Go cannot record them there.
-var builtVersion, builtCommit string
+// Release is the newest version of CHANGELOG.md.
+const Release = "v0.2.0"
+
+// builtCommit is empty unless `go build -ldflags="-X …"` sets it. The image is built from source without
+// its repository, so Go cannot record it there.
+var builtCommit string
 
 // Version returns one line that says which build a program is, such as
-// "payonce v0.1.0, commit 4854c8d, go1.26.8 linux/amd64". A build from a clone has a version and
-// a commit. `go install` of a version has no commit, and its version names it.
+// "payonce v0.2.0, commit 4854c8d, go1.26.8 linux/amd64". The commit ends with +dirty where a file was
+// changed, and is unknown after `go install` of a version.
 func Version(name string) string {
-	v, c := builtVersion, builtCommit
+	commit, dirty := builtCommit, ""
 	if info, ok := debug.ReadBuildInfo(); ok {
-		v = cmp.Or(v, info.Main.Version)
 		for _, setting := range info.Settings {
-			if setting.Key == "vcs.revision" {
-				c = cmp.Or(c, setting.Value)
+			switch {
+			case setting.Key == "vcs.revision":
+				commit = cmp.Or(commit, setting.Value)
+			case setting.Key == "vcs.modified" && setting.Value == "true":
+				dirty = "+dirty"
 			}
 		}
 	}
-	return fmt.Sprintf("%s %s, commit %s, %s %s/%s", name, cmp.Or(v, "(unknown)"), cmp.Or(c, "unknown"), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("%s %s, commit %s%s, %s %s/%s", name, Release, cmp.Or(commit, "unknown"), dirty, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 const usage = `Usage: %[1]s [--help | --version]

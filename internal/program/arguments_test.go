@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"os"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -84,7 +86,7 @@ func TestMain_answersArgumentsWithoutRunning(t *testing.T) {
 		stdout string // a part of it; "": there is nothing
 		stderr string
 	}{
-		{"--version", 0, "sample ", ""},
+		{"--version", 0, "sample v0.2.0, commit ", ""},
 		{"--version", 0, runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH + "\n", ""},
 		{"--help", 0, "Usage: sample", ""},
 		{"--stripe-key=sk_live_hunter2", 2, "", "sample: unknown arguments\nUsage: sample"},
@@ -132,6 +134,21 @@ func TestSettings_refusesWhatWent(t *testing.T) {
 	for _, setting := range program.Known() {
 		if program.Gone[setting] != "" {
 			t.Errorf("%s is a setting and is refused", setting)
+		}
+	}
+}
+
+// A release changes the version in three files.
+func TestRelease_isTheNewestOfTheChangelog(t *testing.T) {
+	t.Parallel()
+	for file, version := range map[string]string{
+		"../../CHANGELOG.md":                              `\n## \[(.+?)\]`,
+		"../../deploy/kubernetes/base/kustomization.yaml": `newTag: v(.+)`,
+	} {
+		text, err := os.ReadFile(file)
+		newest := regexp.MustCompile(version).FindSubmatch(text)
+		if err != nil || newest == nil || "v"+string(newest[1]) != program.Release {
+			t.Errorf("the newest version of %s is %q, the programs are %s (error %v)", file, newest, program.Release, err)
 		}
 	}
 }
