@@ -41,27 +41,6 @@ func answer(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) 
 	return theAnswer(), nil
 }
 
-func TestReceive_runsAgainAfterALostRace(t *testing.T) {
-	t.Parallel()
-	for lost, want := range map[int]error{3: nil, 16: idempotency.ErrUnknown} {
-		db := testdb.Reused(t)
-		var times []time.Time
-		o := idempotency.Options{IsConflict: func(err error) bool { return groupcommit.Constraint(err) == "merchants_pkey" }}
-		_, err := idempotency.Receive(t.Context(), db, keyOf("k1"), theRequest(), o, func(_ context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
-			if times = append(times, now); len(times) <= lost {
-				b.Queue(`insert into merchants (merchant_id) values ('acme'), ('acme')`)
-			}
-			b.Queue(insertEffect)
-			return theAnswer(), nil
-		})
-		calls := min(lost+1, 16)
-		if !errors.Is(err, want) || len(times) != calls || !times[0].Equal(times[calls-1]) {
-			t.Errorf("decided at %v: %v", times, err)
-		}
-		wantEffects(t, db, calls-lost)
-	}
-}
-
 // A new request costs one round trip to read its key and one to commit, a replay the first alone.
 func TestReceive_roundTrips(t *testing.T) {
 	t.Parallel()
@@ -137,18 +116,26 @@ func TestReceive_triesAgainWithinBounds(t *testing.T) {
 		"after an unknown commit the rival may be ours": {func(n int) error {
 			return map[bool]error{true: groupcommit.ErrUnknown, false: refused("55P03")}[n == 1]
 		}, idempotency.ErrUnknown, 0},
-		"a commit that loses a race may pass later": {func(n int) error { return map[bool]error{true: refused("40001")}[n < 4] }, nil, 4},
-		"one that loses each race is unknown":       {func(int) error { return refused("40P01") }, idempotency.ErrUnknown, 4},
-		"one that is too slow is too":               {func(int) error { return refused("57014") }, idempotency.ErrUnknown, 4},
+		"the work runs again after a race of its own": {func(n int) error { return map[bool]error{true: errPlanted}[n < 16] }, nil, 16},
+		"work that loses 16 of them is unknown":       {func(int) error { return errPlanted }, idempotency.ErrUnknown, 16},
+		"a commit that loses a race may pass later":   {func(n int) error { return map[bool]error{true: refused("40001")}[n < 4] }, nil, 4},
+		"one that loses each race is unknown":         {func(int) error { return refused("40P01") }, idempotency.ErrUnknown, 4},
+		"one that is too slow is too":                 {func(int) error { return refused("57014") }, idempotency.ErrUnknown, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				o := idempotency.Options{Wait: wait, Read: func(context.Context, groupcommit.Querier, idempotency.Key) (idempotency.KeyState, error) {
+				isPlanted := func(err error) bool { return errors.Is(err, errPlanted) }
+				o := idempotency.Options{Wait: wait, IsConflict: isPlanted, Read: func(context.Context, groupcommit.Querier, idempotency.Key) (idempotency.KeyState, error) {
 					return idempotency.KeyState{Now: time.Now()}, nil
 				}}
 				began, db := time.Now(), &failing{with: test.with}
-				_, err := idempotency.Receive(t.Context(), db, keyOf("k1"), theRequest(), o, answer)
+				_, err := idempotency.Receive(t.Context(), db, keyOf("k1"), theRequest(), o, func(_ context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+					if b.Len() > 0 || !now.Equal(began) {
+						t.Errorf("decided at %v on %d statements", now, b.Len())
+					}
+					return theAnswer(), nil
+				})
 				took := time.Since(began)
 				if !errors.Is(err, test.want) || test.tries > 0 && db.n != test.tries || (test.tries == 0) != (took == wait && errors.Is(err, idempotency.ErrInFlight)) {
 					t.Errorf("after %d tries and %v: %v", db.n, took, err)
