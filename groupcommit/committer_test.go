@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/multitracer"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
@@ -125,6 +126,8 @@ func TestGroupCommit_aPanicIsAnUnknownOutcome(t *testing.T) {
 
 // tracer notes the batches of each caller, and which of them failed.
 type tracer struct {
+	*multitracer.Tracer // of all else nothing
+
 	mu     sync.Mutex
 	traces map[string]string
 }
@@ -144,22 +147,14 @@ func (tr *tracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.Tra
 	return ctx
 }
 
-func (*tracer) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
-
 func (tr *tracer) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchEndData) {
 	tr.note(ctx, map[bool]string{true: " failed, ", false: " ended, "}[data.Err != nil])
 }
 
-func (*tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	return ctx
-}
-
-func (*tracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
 // The trace of a caller has its own statements and no others.
 func TestGroupCommit_tracesEachBatchForItsCaller(t *testing.T) {
 	t.Parallel()
-	traces := &tracer{traces: map[string]string{}}
+	traces := &tracer{Tracer: multitracer.New(), traces: map[string]string{}}
 	db, _ := effects(t, postgres.Options{Writes: declared(), Tracer: traces})
 	testdb.Must(t, db.Commit(t.Context(), batch(100)))
 	as := func(name string, b *pgx.Batch) func(context.Context) error {

@@ -125,7 +125,12 @@ func TestContent(t *testing.T) {
 			t.Errorf("it is %s, %v, was %s", got, err, want)
 		}
 		for _, in := range []any{ // so the encoding must not change either
-			nil, 1.50, "<a&b>\u2028", []byte{1, 2}, []byte(nil), []string(nil), [2]byte{1, 2}, map[int]string{2: "b", 1: "a"}, optional{},
+			nil, 1.50, "<a&b>\u2028",
+			[]byte{1, 2},
+			[]byte(nil), []string(nil),
+			[2]byte{1, 2},
+			map[int]string{2: "b", 1: "a"},
+			optional{},
 			struct {
 				optional
 				N int `json:",string"`

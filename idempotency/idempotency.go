@@ -19,15 +19,9 @@
 //	the connection is lost in COMMIT  the key says which it was; ErrUnknown if it cannot be read
 //	the answer has expired            ErrExpired: the work is not done again
 //
-// # Which guarantee rests on what
-//
-//	one outcome per key               unique constraint idempotency_keys_once
-//	key, writes and answer, or none   one transaction
-//	no fault of a server is stored    check idempotency_keys_status_code_check
-//	an expired key stays used         its row, which ExpireKeys keeps as a tombstone
-//	a failover loses no replay        where commits wait for a standby, so does the read of a found key
-//
-// None rests on a cache, a clock, an isolation level or a time-out.
+// Each of these rests on a constraint of the schema and on one transaction; none on a cache, a clock, an isolation
+// level or a time-out. A failover loses no replay: where commits wait for a standby, so does the read of a key that
+// is found.
 //
 // # What this does not give you
 //
