@@ -3,7 +3,6 @@ package groupcommit
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -12,31 +11,17 @@ import (
 	"time"
 )
 
-// ErrNotReturned is the error of an item, wrapped, whose call panicked, or did not end before the
-// context of the item did.
-var ErrNotReturned = errors.New("the call did not return")
-
-const (
-	defaultNextAfter = 50 * time.Millisecond
-
-	// yields is how often a call lets other goroutines run before it takes its items: those
-	// that run may queue items, or make others ready that do.
-	yields = 2
-)
-
-// Batcher carries out items in batches. While a call is in flight, items queue; when
-// it ends, the next call takes everything that is queued and fits. An item that finds no
-// call in flight is carried out as soon as the goroutines that are ready to run have run:
-// a batcher never waits for more items.
+// Batcher carries out items in batches. While a call is in flight, items queue; when it ends, the next
+// call takes everything that is queued and fits. An item that finds no call in flight is carried out as
+// soon as the goroutines that are ready to run have run: a batcher never waits for more items.
 //
-// The zero value with Call and Slots set is ready for use. A batcher has no goroutine while nothing
-// is queued or in flight, and nothing to close.
+// The zero value with Call and Slots set is ready for use. A batcher has no goroutine while nothing is queued
+// or in flight, and nothing to close.
 type Batcher[Q, A any] struct {
-	// Call carries out items and returns one result for each. ctx has the values of the
-	// first item's context, and does not end.
+	// Call carries out items and returns one result for each. ctx has the values of the first item's
+	// context, and does not end.
 	Call func(ctx context.Context, items []Q) []Result[A]
-	// Slots bounds the calls in flight: each occupies a place of the channel, before it takes its
-	// items. Others may occupy places too.
+	// Slots bounds the calls in flight: each occupies a place before it takes its items. Others may too.
 	Slots chan struct{}
 	// Fit is how many items of the queue one call takes, at least one; all where nil.
 	Fit func(queue []Q) int
@@ -59,9 +44,8 @@ type item[Q, A any] struct {
 	result chan Result[A] // buffered
 }
 
-// Do carries out an item and returns its result. If ctx ends while the item is queued, Do returns
-// the error of ctx, and the item has no effect. If it ends later, or the call panics, Do returns
-// ErrNotReturned, and the effect is unknown.
+// Do carries out an item and returns its result. If ctx ends while the item is queued, Do returns the error
+// of ctx, and the item has no effect. If ctx ends later, or the call panics, the error is ErrUnknown, wrapped.
 func (b *Batcher[Q, A]) Do(ctx context.Context, value Q) (A, error) {
 	i := &item[Q, A]{ctx: ctx, value: value, result: make(chan Result[A], 1)}
 	b.mu.Lock()
@@ -71,27 +55,23 @@ func (b *Batcher[Q, A]) Do(ctx context.Context, value Q) (A, error) {
 		go b.run()
 	}
 	b.mu.Unlock()
-	var r Result[A]
 	select {
-	case r = <-i.result:
+	case r := <-i.result:
+		return r.Value, r.Err
 	case <-ctx.Done():
-		r.Err = ctx.Err()
-		if !b.withdraw(i) {
-			r.Err = fmt.Errorf("%w: %w", ErrNotReturned, r.Err)
-		}
+		return *new(A), b.withdraw(i)
 	}
-	return r.Value, r.Err
 }
 
 // run begins calls until nothing is queued. The next one begins when the results of the last
 // one are delivered, since what the callers do next may then join it, or after nextAfter.
 func (b *Batcher[Q, A]) run() {
 	for {
-		for range yields {
+		for range 2 { // goroutines that run may queue items, or make others ready that do
 			runtime.Gosched()
 		}
 		b.Slots <- struct{}{}
-		items := b.take()
+		items, values := b.take()
 		if len(items) == 0 {
 			<-b.Slots
 			return
@@ -100,54 +80,53 @@ func (b *Batcher[Q, A]) run() {
 		go func() {
 			defer close(done)
 			defer func() { <-b.Slots }()
-			for n, r := range b.carryOut(items[0].ctx, values(items)) {
+			for n, r := range b.carryOut(items[0].ctx, values) {
 				items[n].result <- r
 			}
 		}()
 		select {
 		case <-done:
-		case <-time.After(cmp.Or(b.nextAfter, defaultNextAfter)):
+		case <-time.After(cmp.Or(b.nextAfter, 50*time.Millisecond)):
 		}
 	}
 }
 
 // take removes the items of the next call from the queue. If there are none, run ends.
-func (b *Batcher[Q, A]) take() []*item[Q, A] {
+func (b *Batcher[Q, A]) take() (items []*item[Q, A], values []Q) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := len(b.queue)
+	values = make([]Q, n)
+	for at, i := range b.queue {
+		values[at] = i.value
+	}
 	b.runs = n > 0
 	if n > 0 && b.Fit != nil {
-		n = b.Fit(values(b.queue))
+		n = b.Fit(values)
 	}
-	items := slices.Clone(b.queue[:n])
+	items = slices.Clone(b.queue[:n])
 	b.queue = slices.Delete(b.queue, 0, n)
-	return items
+	return items, values[:n]
 }
 
 // carryOut calls Call, which may panic.
 func (b *Batcher[Q, A]) carryOut(ctx context.Context, items []Q) (results []Result[A]) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			results = slices.Repeat([]Result[A]{{Err: fmt.Errorf("%w: panic: %v\n%s", ErrNotReturned, cause, debug.Stack())}}, len(items))
+			results = slices.Repeat([]Result[A]{{Err: fmt.Errorf("%w: panic: %v\n%s", ErrUnknown, cause, debug.Stack())}}, len(items))
 		}
 	}()
 	return b.Call(context.WithoutCancel(ctx), items)
 }
 
-// withdraw removes an item from the queue, and reports false if a call has taken it.
-func (b *Batcher[Q, A]) withdraw(i *item[Q, A]) bool {
+// withdraw removes an item from the queue, whose context has ended, and returns what Do does.
+func (b *Batcher[Q, A]) withdraw(i *item[Q, A]) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	queued := len(b.queue)
-	b.queue = slices.DeleteFunc(b.queue, func(other *item[Q, A]) bool { return other == i })
-	return len(b.queue) < queued
-}
-
-func values[Q, A any](items []*item[Q, A]) []Q {
-	all := make([]Q, len(items))
-	for n, i := range items {
-		all[n] = i.value
+	at := slices.Index(b.queue, i)
+	if at < 0 {
+		return fmt.Errorf("%w: %w", ErrUnknown, i.ctx.Err())
 	}
-	return all
+	b.queue = slices.Delete(b.queue, at, at+1)
+	return i.ctx.Err()
 }

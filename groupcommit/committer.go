@@ -29,25 +29,21 @@ type DB interface {
 
 // Options of a Committer. Zero values mean the defaults named beside them.
 type Options struct {
-	// Writes are the statements that may share a transaction with other batches that are
-	// committed at the same moment; where nil, each batch has its own transaction.
+	// Writes are the statements that may share a transaction; where nil, each batch has its own.
 	Writes *Statements
-	// Timeout bounds one call of Commit; 15 s unless set. The pool's statement_timeout should
-	// be shorter, so that a commit without an answer by then waits for a standby or for a
-	// server that hangs.
+	// Timeout bounds one call of Commit; 15 s unless set. The pool's statement_timeout should be shorter,
+	// so that a commit without an answer by then waits for a standby or for a server that hangs.
 	Timeout time.Duration
-	// LockTimeout bounds the wait for one lock in a group commit; 200 ms unless set. It
-	// should be below PostgreSQL's deadlock_timeout, which is a second.
+	// LockTimeout bounds the wait for one lock in a group commit; 200 ms unless set. It should be below
+	// PostgreSQL's deadlock_timeout, which is a second.
 	LockTimeout time.Duration
-	// SetTenant, where set, queues the statement that names a tenant for those after it in
-	// the transaction, see CommitAs.
+	// SetTenant queues the statement that names a tenant for those after it in the transaction, see CommitAs.
 	SetTenant func(b *pgx.Batch, tenant string)
-	// Confirm, where set, is called after a commit that the server has acknowledged, with
-	// its connection. If it returns an error, of whatever kind, the outcome is unknown.
+	// Confirm, where set, is called after a commit that the server has acknowledged, with its connection.
+	// If it returns an error, of whatever kind, the outcome is unknown.
 	Confirm func(ctx context.Context, conn *pgxpool.Conn) error
-	// Committed, where set, is called with what the declared statements of a commit wake, see
-	// Statement.Wakes: before Commit returns, and also where that has returned ErrUnknown already.
-	// It must return at once.
+	// Committed, where set, is called with what a commit wakes, see Statement.Wakes: before Commit returns,
+	// and also where that has returned ErrUnknown already. It must return at once.
 	Committed func(names []string)
 }
 
@@ -57,34 +53,23 @@ const (
 	maxStatements = 500
 )
 
-// Committer commits batches, each in one transaction and one round trip. Batches that
-// arrive at the same moment and consist of declared statements share the transaction. A
-// caller of Commit cannot tell the difference; the package lists what that rests on.
-//
-// A commit keeps its connection until the server answers, also after its caller has left: the
-// server would go on with the commit in a session that no bound counts. A Committer has no
-// goroutine while nothing is queued or in flight, and nothing to close.
+// Committer commits batches, each in one transaction and one round trip. Batches that arrive at the same
+// moment and consist of declared statements share the transaction. A caller of Commit cannot tell the
+// difference; the package lists what that rests on. A Committer has no goroutine while nothing is queued
+// or in flight, and nothing to close.
 type Committer struct {
-	pool    *pgxpool.Pool
-	tracer  pgx.BatchTracer // of the pool; nil for none
-	options Options
-	shared  Batcher[*queuedBatch, struct{}]
-	single  Batcher[*queuedBatch, struct{}] // of one batch each
-
+	pool                       *pgxpool.Pool
+	tracer                     pgx.BatchTracer // of the pool; nil for none
+	options                    Options
+	shared                     Batcher[*queuedBatch, struct{}]
+	single                     Batcher[*queuedBatch, struct{}] // of one batch each
 	commits, batches, refusals atomic.Int64
-
-	inFlight, confirmed atomic.Int64 // commits without an answer; when one was confirmed, or the first of these began
+	inFlight, confirmed        atomic.Int64 // commits without an answer; when one was confirmed, or the first of these began
 }
 
-// New returns a committer that commits through a pool. A pool that is nil is a programming
-// error, and New panics.
+// New returns a committer that commits through a pool. It panics if the pool is nil.
 func New(pool *pgxpool.Pool, o Options) *Committer {
-	if pool == nil {
-		panic("groupcommit: the pool is nil")
-	}
-	if o.Writes == nil {
-		o.Writes = NewStatements()
-	}
+	o.Writes = cmp.Or(o.Writes, NewStatements())
 	o.Timeout, o.LockTimeout = cmp.Or(o.Timeout, 15*time.Second), cmp.Or(o.LockTimeout, 200*time.Millisecond)
 	c, slots := &Committer{pool: pool, options: o}, make(chan struct{}, max(1, pool.Config().MaxConns/2))
 	c.tracer, _ = pool.Config().ConnConfig.Tracer.(pgx.BatchTracer)
@@ -116,45 +101,38 @@ type Stats struct {
 
 // Stats returns the counts of group commits since New, and how many commits are late now.
 func (c *Committer) Stats() Stats {
-	late := c.inFlight.Load()
-	if time.Since(time.UnixMicro(c.confirmed.Load())) < lateAfter { //nolint:forbidigo // it decides only what is reported
-		late = 0
+	s := Stats{c.commits.Load(), c.batches.Load(), c.refusals.Load(), c.inFlight.Load()}
+	// Locks and slow statements delay a commit for as long at times, but not each one.
+	if time.Since(time.UnixMicro(c.confirmed.Load())) < 3*time.Second { //nolint:forbidigo // it decides only what is reported
+		s.Late = 0
 	}
-	return Stats{c.commits.Load(), c.batches.Load(), c.refusals.Load(), late}
+	return s
 }
-
-// lateAfter is how long a commit may be in flight, and no other one be confirmed, before it is
-// late. Locks and slow statements delay a commit for as long at times, but not each one.
-const lateAfter = 3 * time.Second
 
 // Stalled reports whether commits are late: the synchronous standby is away, or the server hangs.
 func (c *Committer) Stalled() bool { return c.Stats().Late > 0 }
 
-var (
-	errNothingToCommit = errors.New("the batch is empty: nothing to commit")
-	// errAlone is the error of a batch that is committed individually: the group was refused, and
-	// left nothing, and another batch may be the reason.
-	errAlone = errors.New("commit it individually")
-)
+// errAlone is the error of a batch that is committed individually: the group was refused, and left nothing,
+// and another batch may be the reason.
+var errAlone = errors.New("commit it individually")
 
-// Commit sends a copy of the batch as one implicit transaction in one round trip:
-// all of it is durable, or none of it is. OutcomeOf says which. A batch holds no
-// statement of transaction control: a commit inside it would make half of it durable.
+// Commit sends a copy of the batch as one implicit transaction in one round trip: all of it is durable, or
+// none of it is. OutcomeOf says which. A batch holds no statement of transaction control: a commit inside
+// it would make half of it durable.
 //
-// The context's cancellation does not reach it: a client that hangs up must not turn a commit
-// into an unknown one. Its deadline does, and so does Options.Timeout: a batch that is still queued
-// then is never sent, and the error is ErrNotSent. Another one goes on, and the error is ErrUnknown;
-// its callbacks are not called any more, and its arguments must not be changed. Commit does not
-// return while a callback runs.
+// The context's cancellation does not reach it: a client that hangs up must not turn a commit into an
+// unknown one. Its deadline does, and so does Options.Timeout: a batch that is still queued then is never
+// sent, and the error is ErrNotSent. Another one goes on, and the error is ErrUnknown; its callbacks are
+// not called any more, and its arguments must not be changed. Commit does not return while a callback runs.
 func (c *Committer) Commit(ctx context.Context, b *pgx.Batch) error { return c.CommitAs(ctx, "", b) }
 
 // CommitAs is Commit for a tenant, which Options.SetTenant names first; "" for none.
 //
-// If we die here: all batches of a transaction are durable or none is, as with commits of
-// their own. Test: TestGroupCommit_reportsOutcomesThatAreTrueUnderFaults.
+// If we die here: all batches of a transaction are durable or none is, as with commits of their own.
+// Test: TestGroupCommit_reportsOutcomesThatAreTrueUnderFaults.
 func (c *Committer) CommitAs(ctx context.Context, tenant string, b *pgx.Batch) error {
 	if b.Len() == 0 {
-		return errNothingToCommit
+		return errors.New("the batch is empty: nothing to commit")
 	}
 	timeout := c.options.Timeout
 	if deadline, ok := ctx.Deadline(); ok {
@@ -169,71 +147,36 @@ func (c *Committer) CommitAs(ctx context.Context, tenant string, b *pgx.Batch) e
 	if errors.Is(err, errAlone) {
 		_, err = c.single.Do(ctx, q)
 	}
-	switch {
-	case errors.Is(err, ErrNotReturned):
-		q.leave()
-		return fmt.Errorf("%w: %w", ErrUnknown, err)
-	case err != nil && err == ctx.Err(): //nolint:errorlint // unwrapped where it was still queued
+	if err != nil && err == ctx.Err() { //nolint:errorlint // unwrapped where it was still queued
 		return fmt.Errorf("%w: %w: %w", ErrNotCommitted, ErrNotSent, err)
 	}
+	q.callbacks.Lock() // after the one that runs, and for ever
 	return err
 }
 
 // queuedBatch is the batch of one caller.
 type queuedBatch struct {
-	ctx    context.Context // the caller's, with its trace and the time at which it leaves
-	tenant string          // whose rows its statements may write; "" for none
-	batch  pgx.Batch
-
-	callbacks sync.Mutex // held while one runs
-	left      bool       // none is called any more
-}
-
-// deadline is when the caller leaves.
-func (q *queuedBatch) deadline() time.Time {
-	at, _ := q.ctx.Deadline() // CommitAs sets one
-	return at
-}
-
-// leave lets no callback be called any more, after the one that runs.
-func (q *queuedBatch) leave() {
-	q.callbacks.Lock()
-	defer q.callbacks.Unlock()
-	q.left = true
-}
-
-// callback returns a callback for as long as the caller waits.
-func (q *queuedBatch) callback(fn func(pgx.BatchResults) error) func(pgx.BatchResults) error {
-	if fn == nil {
-		return nil
-	}
-	return func(results pgx.BatchResults) error {
-		q.callbacks.Lock()
-		defer q.callbacks.Unlock()
-		if q.left {
-			_, err := results.Exec()
-			return err
-		}
-		return fn(results)
-	}
+	ctx       context.Context // the caller's, with its trace and the time at which it leaves
+	tenant    string          // whose rows its statements may write; "" for none
+	batch     pgx.Batch
+	callbacks sync.Mutex // held while one runs, and once the caller has left
 }
 
 // fit is how many batches one group commit takes.
 func fit(batches []*queuedBatch) int {
 	statements := 0
 	for n, q := range batches {
-		statements += q.batch.Len()
-		if n > 0 && (n == maxBatches || statements > maxStatements) {
+		if statements += q.batch.Len(); n > 0 && (n == maxBatches || statements > maxStatements) {
 			return n
 		}
 	}
 	return len(batches)
 }
 
-// commit commits batches in one transaction.
+// commit commits batches in one transaction. It keeps its connection until the server answers, also after
+// its callers have left: the server would go on with the commit in a session that no bound counts.
 func (c *Committer) commit(batches []*queuedBatch) error {
-	last := slices.MaxFunc(batches, func(a, b *queuedBatch) int { return a.deadline().Compare(b.deadline()) })
-	conn, err := c.pool.Acquire(last.ctx)
+	conn, err := c.pool.Acquire(batches[len(batches)-1].ctx) // the newest, which has most time left as a rule
 	if err != nil {
 		return fmt.Errorf("%w: acquire a connection: %w", ErrNotCommitted, err)
 	}
@@ -244,8 +187,8 @@ func (c *Committer) commit(batches []*queuedBatch) error {
 	return c.sendOne(conn, batches)
 }
 
-// awaitAnswer goes first, so pgx waits for the server there and in no callback of a caller. The
-// server sends the results of a transaction when it has ended, unless they have more than 8 kB.
+// awaitAnswer goes first, so pgx waits for the server there and in no callback. The server sends the results
+// of a transaction when it has ended, unless they have more than 8 kB.
 const awaitAnswer = `-- groupcommit.awaitAnswer
 select`
 
@@ -258,9 +201,20 @@ func (c *Committer) sendOne(conn *pgxpool.Conn, batches []*queuedBatch) error {
 	case q.batch.QueuedQueries[0].Fn != nil:
 		b.Queue(awaitAnswer)
 	}
-	// A copy, so the caller's own can be committed again: pgx notes in a query on which connection it is prepared.
+	// A copy, so the caller's own can be committed again: pgx notes in a query where it is prepared.
 	for _, of := range q.batch.QueuedQueries {
-		b.Queue(of.SQL, of.Arguments...).Fn = q.callback(of.Fn)
+		sent := b.Queue(of.SQL, of.Arguments...)
+		if of.Fn == nil {
+			continue
+		}
+		sent.Fn = func(results pgx.BatchResults) error {
+			if !q.callbacks.TryLock() { // the caller has left
+				_, err := results.Exec()
+				return err
+			}
+			defer q.callbacks.Unlock()
+			return of.Fn(results)
+		}
 	}
 	return c.send(context.WithoutCancel(q.ctx), conn, b, batches)
 }
@@ -272,8 +226,7 @@ select set_config('lock_timeout', $1, true)`
 
 // sendGroup sends batches in one transaction. Only a transaction of its own refuses a batch.
 func (c *Committer) sendGroup(conn *pgxpool.Conn, batches []*queuedBatch) error {
-	// A group commit is in the trace of none of its batches. Each is in that of its caller, for as
-	// long as the group commit takes.
+	// A group commit is in no caller's trace. Each batch is in that of its caller, for as long.
 	var unknown error
 	if c.tracer != nil {
 		for _, q := range batches {
@@ -297,8 +250,7 @@ func (c *Committer) sendGroup(conn *pgxpool.Conn, batches []*queuedBatch) error 
 	return err
 }
 
-// send sends the transaction of batches, and returns when the server has answered or the connection has
-// ended. It reports what a commit wakes.
+// send sends the transaction of batches, and reports what a commit of them wakes.
 func (c *Committer) send(ctx context.Context, conn *pgxpool.Conn, b *pgx.Batch, batches []*queuedBatch) error {
 	if c.inFlight.Load() == 0 {
 		c.confirm()

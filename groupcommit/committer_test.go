@@ -4,13 +4,13 @@ import (
 	"context"
 	"database/sql/driver"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/multitracer"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
@@ -72,30 +72,12 @@ func numbered(n int) []*pgx.Batch {
 	return batches
 }
 
-// wantTransactions compares the ids by the transaction that wrote them.
-func wantTransactions(t *testing.T, db *postgres.DB, want ...[]int) {
-	t.Helper()
-	got := testdb.All[[]int](t, db, `
-select array_agg(id order by id)
-  from effects
- group by xmin::text
- order by min(id)`)
-	testrun.Same(t, "transactions", want, got)
-}
-
 func wantNoErrors(t *testing.T, errs []error) {
 	t.Helper()
 	for i, err := range errs {
 		if err != nil {
 			t.Errorf("unit %d has the error %v", i+1, err)
 		}
-	}
-}
-
-func wantStats(t *testing.T, db *postgres.DB, want groupcommit.Stats) {
-	t.Helper()
-	if got := db.Committer().Stats(); got != want {
-		t.Errorf("group commits are %+v, want %+v", got, want)
 	}
 }
 
@@ -106,31 +88,17 @@ func slot(t *testing.T) *postgres.DB {
 	return db
 }
 
+// Of 65 batches one is over: a group has at most 64.
 func TestGroupCommit_sendsQueuedBatchesAsOneTransaction(t *testing.T) {
 	t.Parallel()
 	db := slot(t)
-	wantNoErrors(t, together(t, db.Committer(), committing(db, numbered(70)...)...))
-	all := make([]int, 70)
-	for i := range all {
-		all[i] = i + 1
+	wantNoErrors(t, together(t, db.Committer(), committing(db, numbered(65)...)...))
+	if got, want := db.Committer().Stats(), (groupcommit.Stats{Commits: 1, Batches: 64}); got != want {
+		t.Errorf("group commits are %+v, want %+v", got, want)
 	}
-	wantTransactions(t, db, all[:64], all[64:])
-	wantStats(t, db, groupcommit.Stats{Commits: 2, Batches: 70})
-}
-
-// A value that cannot be encoded is refused for its batch alone. TestGroupCommit_equalsIndividualCommits
-// holds that of what the server refuses.
-func TestGroupCommit_refusesOnlyTheBatchThatCannotBeSent(t *testing.T) {
-	t.Parallel()
-	db, batches := slot(t), numbered(8)
-	batches[4].Queue(insert, struct{}{}, 1)
-	errs := together(t, db.Committer(), committing(db, batches...)...)
-	if err := errs[4]; groupcommit.OutcomeOf(err) != groupcommit.NotCommitted {
-		t.Errorf("the batch has the error %v", err)
+	if n := len(stored(t, db)); n != 65 {
+		t.Errorf("%d batches are stored", n)
 	}
-	wantNoErrors(t, slices.Delete(errs, 4, 5))
-	wantStored(t, db, 1, 2, 3, 4, 6, 7, 8)
-	wantStats(t, db, groupcommit.Stats{Refusals: 1})
 }
 
 // panics is an argument that cannot be sent.
@@ -158,6 +126,8 @@ func TestGroupCommit_aPanicIsAnUnknownOutcome(t *testing.T) {
 
 // tracer notes the batches of each caller, and which of them failed.
 type tracer struct {
+	*multitracer.Tracer // of all else nothing
+
 	mu     sync.Mutex
 	traces map[string]string
 }
@@ -177,22 +147,14 @@ func (tr *tracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.Tra
 	return ctx
 }
 
-func (*tracer) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
-
 func (tr *tracer) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchEndData) {
 	tr.note(ctx, map[bool]string{true: " failed, ", false: " ended, "}[data.Err != nil])
 }
 
-func (*tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	return ctx
-}
-
-func (*tracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
 // The trace of a caller has its own statements and no others.
 func TestGroupCommit_tracesEachBatchForItsCaller(t *testing.T) {
 	t.Parallel()
-	traces := &tracer{traces: map[string]string{}}
+	traces := &tracer{Tracer: multitracer.New(), traces: map[string]string{}}
 	db, _ := effects(t, postgres.Options{Writes: declared(), Tracer: traces})
 	testdb.Must(t, db.Commit(t.Context(), batch(100)))
 	as := func(name string, b *pgx.Batch) func(context.Context) error {

@@ -9,17 +9,17 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ErrUnknown is in the chain of a commit's error whose Outcome is Unknown.
-var ErrUnknown = errors.New("commit outcome unknown")
-
-// ErrNotCommitted is in the chain of a commit's error if nothing was committed and the server did not
-// say why. For a deadlock, a serialization failure or a statement time-out the chain has the server's
-// error instead. OutcomeOf knows both.
-var ErrNotCommitted = errors.New("not committed")
-
-// ErrNotSent is in the chain, beside ErrNotCommitted, of the error of a batch that waited for other
-// commits until its time was over. The same batch may be committed again.
-var ErrNotSent = errors.New("not sent")
+// Errors of a commit, which are in the chain of what it returns.
+var (
+	// ErrUnknown is there if the Outcome is Unknown. A Batcher returns it too.
+	ErrUnknown = errors.New("the outcome is unknown")
+	// ErrNotCommitted is there if nothing was committed and the server did not say why. For a deadlock, a
+	// serialization failure or a statement time-out the chain has the server's error instead.
+	ErrNotCommitted = errors.New("not committed")
+	// ErrNotSent is there, beside ErrNotCommitted, if the batch waited for other commits until its time was
+	// over. The same batch may be committed again.
+	ErrNotSent = errors.New("not sent")
+)
 
 // Outcome says what became of a commit, and with it what the caller may do next.
 type Outcome int
@@ -28,18 +28,18 @@ type Outcome int
 const (
 	// Committed: every statement ran and the transaction is durable.
 	Committed Outcome = iota
-	// Refused: rolled back, and the same batch would be refused again. Constraint says by
-	// which guard. OutcomeOf also returns Refused for an error that did not come from a commit.
+	// Refused: rolled back, and the same batch would be refused again. Constraint says by which guard.
+	// OutcomeOf also returns Refused for an error that did not come from a commit.
 	Refused
-	// Locked: rolled back, since another transaction held a row or key for longer than the
-	// lock time-out. The same batch may pass later.
+	// Locked: rolled back, since another transaction held a row or key for longer than the lock time-out.
+	// The same batch may pass later.
 	Locked
-	// NotCommitted: nothing is durable, though nothing was refused: the server, or a connection to
-	// it, was out of reach, or the transaction lost a deadlock or a serialization race or ran for
-	// longer than the statement time-out. The same batch may pass later.
+	// NotCommitted: nothing is durable, though nothing was refused: the server, or a connection to it, was
+	// out of reach, or the transaction lost a deadlock or a serialization race or ran for longer than the
+	// statement time-out. The same batch may pass later.
 	NotCommitted
-	// Unknown: the connection was cut, or the answer never came, so the batch may be durable or
-	// not. The caller commits the same batch again: a unique key in it then says which it was.
+	// Unknown: the connection was cut, or the answer never came, so the batch may be durable or not. The
+	// caller commits the same batch again: a unique key in it then says which it was.
 	Unknown
 )
 
@@ -55,22 +55,19 @@ func OutcomeOf(err error) Outcome {
 		return NotCommitted
 	case !errors.As(err, &refusal):
 		return Refused
-	}
-	switch refusal.Code {
-	case "55P03":
+	case refusal.Code == "55P03":
 		return Locked
-	case "40001", "40P01", "57014":
+	case refusal.Code == "40001", refusal.Code == "40P01", refusal.Code == "57014":
 		return NotCommitted
 	}
 	return Refused
 }
 
-// Retryable reports whether the same batch, of which nothing is durable now, may pass when it
-// is sent again unchanged.
+// Retryable reports whether nothing of the batch is durable, and the same batch may pass later.
 func (o Outcome) Retryable() bool { return o == Locked || o == NotCommitted }
 
-// Constraint is the name of the constraint that refused the batch, "" when
-// none did. It covers unique, check, foreign key, not null and exclusion.
+// Constraint is the name of the constraint that refused the batch: unique, check, foreign key, not null or
+// exclusion; "" if none did.
 func Constraint(err error) string {
 	var refusal *pgconn.PgError
 	if OutcomeOf(err) != Refused || !errors.As(err, &refusal) || !strings.HasPrefix(refusal.Code, "23") {
@@ -79,10 +76,10 @@ func Constraint(err error) string {
 	return refusal.ConstraintName
 }
 
-// Classify marks the error of a commit (of BatchResults.Close, or of Tx.Commit) with
-// ErrUnknown or ErrNotCommitted where the server did not answer that it refused, so that
-// OutcomeOf knows it. FATAL, a shutdown (57P) and connection errors (08) say nothing certain about
-// a commit in flight. pgconn.SafeToRetry is not asked: it returns true for batches that committed.
+// Classify marks the error of a commit (of BatchResults.Close, or of Tx.Commit) with ErrUnknown or
+// ErrNotCommitted where the server did not answer that it refused, so that OutcomeOf knows it. FATAL, a
+// shutdown (57P) and connection errors (08) say nothing certain about a commit in flight.
+// pgconn.SafeToRetry is not asked: it returns true for batches that committed.
 func Classify(err error) error {
 	refusal, answered := errors.AsType[*pgconn.PgError](err)
 	_, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err)

@@ -13,13 +13,14 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-func queued(queue ...[]any) *pgx.Batch {
-	b := &pgx.Batch{}
-	for _, q := range queue {
-		sql, _ := q[0].(string)
-		b.Queue(sql, q[1:]...)
-	}
-	return b
+func TestNewStatements_panicsForOneTwice(t *testing.T) {
+	t.Parallel()
+	defer func() {
+		if recover() == nil {
+			t.Error("a statement is accepted twice")
+		}
+	}()
+	groupcommit.NewStatements(groupcommit.Statement{SQL: insert}, groupcommit.Statement{SQL: insert})
 }
 
 // A commit reports what its declared statements wake, each name once, and one that is refused
@@ -37,8 +38,9 @@ func TestCommit_reportsWhatItWakes(t *testing.T) {
 		Writes:    groupcommit.NewStatements(groupcommit.Statement{SQL: insert, Wakes: wakes}, groupcommit.Statement{SQL: insertTwin}),
 		Committed: func(names []string) { woken <- names },
 	})
-	undeclared := batch(10)
+	undeclared, silent := batch(10), &pgx.Batch{}
 	undeclared.Queue(`select 1`)
+	silent.Queue(insertTwin, 11, 11)
 	for _, test := range []struct {
 		batch   *pgx.Batch
 		outcome groupcommit.Outcome
@@ -47,7 +49,7 @@ func TestCommit_reportsWhatItWakes(t *testing.T) {
 		{batch(1, 3, 2, 5), groupcommit.Committed, []string{"odd true", "odd false"}},
 		{undeclared, groupcommit.Committed, []string{"odd false"}},
 		{batch(7, 1), groupcommit.Refused, nil},
-		{queued([]any{insertTwin, 11, 11}), groupcommit.Committed, nil},
+		{silent, groupcommit.Committed, nil},
 	} {
 		if err := c.Commit(t.Context(), test.batch); groupcommit.OutcomeOf(err) != test.outcome {
 			t.Errorf("the error is %v", err)

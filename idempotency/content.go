@@ -14,9 +14,8 @@ import (
 	jsonv1 "github.com/go-json-experiment/json/v1"
 )
 
-// Fingerprint tells apart the requests under one key: SHA-256 over the parts, each with
-// its length before it, so that no two lists of parts have the same bytes. The first part
-// should name the version of the encoding of the others.
+// Fingerprint tells apart the requests under one key: SHA-256 over the parts, each after its length, so that no two
+// lists of parts have the same bytes. The first part should name the version of the encoding of the others.
 func Fingerprint(parts ...[]byte) []byte {
 	h := sha256.New()
 	for _, part := range parts {
@@ -26,20 +25,18 @@ func Fingerprint(parts ...[]byte) []byte {
 	return h.Sum(nil)
 }
 
-// Content returns a key of what an input says, SHA-256 over its canonical JSON and its source, and
-// the input as a request. The source is the sender of a message, or the operation.
+// Content returns a key of what an input says, SHA-256 over its canonical JSON and its source, and the input as a
+// request. The source is the sender of a message, or the operation.
 //
-// The input is read as encoding/json writes it: a json.RawMessage as it is, and other bytes as text in
-// base64. So give a message's payload as json.RawMessage(m.Payload). What that leaves out
-// is not compared, such as fields that are not exported. The order of members, white space and the
-// spelling of a character do not matter. A number is its text: 1 and 1.0 are two. Readers disagree
-// about invalid UTF-8, half of a surrogate pair and a repeated member: each of them is an error, as
-// is what is deeper than 100 values within values.
+// The input is read as encoding/json writes it, so give a message's payload as json.RawMessage(m.Payload). What
+// that leaves out is not compared, such as fields that are not exported. The order of members, white space and
+// the spelling of a character do not matter. A number is its text: 1 and 1.0 are two. Readers disagree about
+// invalid UTF-8, half of a surrogate pair and a repeated member: each of them is an error, as is what is deeper
+// than 100 values within values.
 //
-// Such a key is the last resort, for senders that give none. Two inputs that say the same become
-// one: two intended orders of the same article are one order. And a member that changes with each
-// sending, such as a time, makes them two. If the key becomes the id of a message, make the
-// canonical JSON its payload: the inbox compares payloads byte for byte.
+// Such a key is the last resort, for senders that give none: two intended orders of the same article are one, and
+// a member that changes with each sending, such as a time, makes them two. If the key becomes the id of a
+// message, make the canonical JSON its payload: the inbox compares payloads byte for byte.
 func Content(source string, input any) (key string, request Request, err error) {
 	text, err := json.Marshal(input, jsonv1.DefaultOptionsV1(), jsontext.AllowInvalidUTF8(false)) // replaced, many inputs would be one
 	if err == nil {
@@ -52,13 +49,10 @@ func Content(source string, input any) (key string, request Request, err error) 
 	return "content.v2:" + hex.EncodeToString(request.Fingerprint), request, nil
 }
 
-// maxDepth bounds how deep values lie within values. To bring members into order costs the
-// depth times the size, and the sender chooses both.
+// maxDepth bounds how deep values lie within values: canonical JSON costs the depth times the size.
 const maxDepth = 100
 
-// canonicalOf returns the one form of all JSON texts that differ in the order of members, in white
-// space or in the spelling of a character: that of RFC 8785, but a number keeps its text, which a
-// float64 would round.
+// canonicalOf returns the form of RFC 8785, but a number keeps its text, which a float64 would round.
 func canonicalOf(text []byte) (canonical jsontext.Value, err error) {
 	in := jsontext.NewDecoder(bytes.NewReader(text), jsontext.AllowDuplicateNames(true)) // Canonicalize refuses them
 	for ; err == nil; _, err = in.ReadToken() {
@@ -71,17 +65,15 @@ func canonicalOf(text []byte) (canonical jsontext.Value, err error) {
 	return canonical, err
 }
 
-// The bounds of pointers, in bytes but for their number: the sender chooses names and members, and
-// each pointer repeats the names above its member.
+// The bounds of pointers, in bytes but for their number: each pointer repeats the names above its member.
 const (
 	maxCompared      = 128 << 10
 	maxPointers      = 100
 	maxPointerLength = 1000
 )
 
-// pointers returns the JSON Pointers (RFC 6901) to the deepest members in which two JSON texts
-// differ, sorted. A member that only one of them has is pointed at itself, an element of an array
-// by its index.
+// pointers returns the JSON Pointers (RFC 6901) to the deepest members in which two JSON texts differ, sorted. A
+// member that only one of them has is pointed at itself, an element of an array by its index.
 func pointers(a, b []byte) (found []string) {
 	if max(len(a), len(b)) > maxCompared {
 		return nil

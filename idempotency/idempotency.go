@@ -1,47 +1,36 @@
-// Package idempotency gives each key one outcome: a request that arrives twice under one key
-// takes effect once, and both callers get its first answer. The key, the writes and the answer
-// are one PostgreSQL transaction. Its counterpart for messages is package inbox.
+// Package idempotency gives each key one outcome: a request that arrives twice under one key takes effect
+// once, and both callers get its first answer. The key, the writes and the answer are one PostgreSQL
+// transaction. Its counterpart for messages is package inbox.
 //
-// There are three ways in. Receive is for a service under load: the work queues its writes on a
-// pgx.Batch. Once wraps any function that writes through a pgx.Tx: on a pool, or as a part of
-// the caller's own transaction. Middleware wraps an http.Handler, for the header Idempotency-Key.
-// All three are one loop: read the key, and replay its answer; or try the work, which commits
-// only if it claims the key; and read again if another request was first, or if the outcome of
-// the commit is unknown. Apply Schema in a schema of the pool's search_path. For a sender that
-// gives no key, NaturalKey, Window and Content derive one.
+// Receive is for a service under load: the work queues its writes on a pgx.Batch. Once wraps any function that
+// writes through a pgx.Tx: on a pool, or as a part of the caller's own transaction. Middleware wraps an
+// http.Handler, for the header Idempotency-Key. All three are one loop: read the key, and replay its answer; or
+// try the work, which commits only if it claims the key; and read again if another request was first, or if the
+// outcome of the commit is unknown. Apply Schema in a schema of the pool's search_path. For a sender that gives
+// no key, NaturalKey, Window and Content derive one.
 //
 // # What happens
 //
-//	two calls at once                 one claims the key; the other waits for it, then
-//	                                  replays its answer or returns ErrInFlight
+//	two calls at once                 one claims the key; the other waits, then replays its answer or
+//	                                  returns ErrInFlight
 //	another request under the key     ErrReused, with the members that differ
-//	the work fails or panics          everything is rolled back and the key is free;
-//	                                  a FinalError is stored as the outcome
+//	the work fails or panics          all is rolled back and the key is free; a FinalError is stored
 //	the process dies                  before COMMIT as above; after it the next call replays
-//	the connection is lost in COMMIT  the key says which it was; ErrUnknown if it cannot be
-//	                                  read: call again with the key
+//	the connection is lost in COMMIT  the key says which it was; ErrUnknown if it cannot be read
 //	the answer has expired            ErrExpired: the work is not done again
 //
-// # Which guarantee rests on what
-//
-//	one outcome per key               unique constraint idempotency_keys_once
-//	key, writes and answer, or none   one transaction
-//	no fault of a server is stored    check idempotency_keys_status_code_check
-//	an expired key stays used         its row, which ExpireKeys keeps as a tombstone
-//	a failover loses no replay        where commits wait for a standby, so does the read of a
-//	                                  key that is found
-//
-// None rests on a cache, a clock, an isolation level or a time-out.
+// Each of these rests on a constraint of the schema and on one transaction; none on a cache, a clock, an isolation
+// level or a time-out. A failover loses no replay: where commits wait for a standby, so does the read of a key that
+// is found.
 //
 // # What this does not give you
 //
-//   - An effect outside the transaction does not happen once. A mail or a call to another system
-//     belongs in an outbox, or has an idempotency key of its own there.
+//   - An effect outside the transaction does not happen once. A mail or a call to another system belongs in an
+//     outbox, or has an idempotency key of its own there.
 //   - A replay is the first answer, not the current state.
-//   - Each call of Once and Middleware holds a connection while it works. Work that takes a second
-//     one from the same pool can exhaust it.
-//   - If an operator ends a commit's wait for the standby, its first answer may be lost in a
-//     failover. Replays wait anew.
+//   - Each call of Once and Middleware holds a connection while it works. Work that takes a second one from the
+//     same pool can exhaust it.
+//   - If an operator ends a commit's wait for the standby, its first answer may be lost in a failover.
 package idempotency
 
 import (
@@ -58,15 +47,12 @@ var (
 	ErrInvalid = errors.New("the idempotency key is not valid")
 	// ErrReused is returned, as a *ReusedError, for a key that was used for another request.
 	ErrReused = errors.New("the key was used for another request")
-	// ErrExpired is returned for a key whose answer is no longer kept. The work was done, and is
-	// never done again.
+	// ErrExpired is returned for a key whose answer is no longer kept. The work is never done again.
 	ErrExpired = errors.New("the key has expired")
-	// ErrInFlight is returned while another request under the same key is being committed and
-	// did not end within the time that this one may wait.
+	// ErrInFlight is returned if another request under the key does not end while this one may wait.
 	ErrInFlight = errors.New("a request under this key is in flight")
-	// ErrUnknown is returned, wrapped, when it is unknown whether the work of a key was done, or
-	// when what the answer depends on could not be read. Call again with the same key and the
-	// same request: that replays the answer, or does the work.
+	// ErrUnknown is returned, wrapped, when it is unknown whether the work of a key was done, or when what
+	// the answer depends on could not be read. The same request again replays the answer, or does the work.
 	ErrUnknown = errors.New("the outcome is unknown: call again with the same key")
 )
 
@@ -79,11 +65,11 @@ type Answer struct {
 
 // Request tells apart the requests under one key.
 type Request struct {
-	// Fingerprint is the same for requests that are the same, see the function of that name. An
-	// empty one matches every request: an answer that is stored with it blocks the key.
+	// Fingerprint is the same for requests that are the same, see the function of that name. An answer that
+	// is stored with an empty one is that of every request.
 	Fingerprint []byte
-	// Canonical is the request as canonical JSON, see Content. It is kept as long as the answer, to
-	// name the members in which another request differs; nil if it is not kept.
+	// Canonical is the request as canonical JSON, see Content. It is kept as long as the answer, to name the
+	// members in which another request differs; nil if it is not kept.
 	Canonical []byte
 }
 
@@ -127,9 +113,8 @@ func (s KeyState) Replay(request Request) (Result, error) {
 	return result, nil
 }
 
-// ReusedError is ErrReused with JSON Pointers to the members in which the requests differ, never
-// their values. There are none if the difference lies outside the canonical requests, or one of
-// these was not kept.
+// ReusedError is ErrReused with JSON Pointers to the members in which the requests differ, never their values.
+// There are none if the canonical requests do not differ, or one of them was not kept.
 type ReusedError struct{ Pointers []string }
 
 // Error is the text of ErrReused: pointers may hold names that a client chose.

@@ -15,8 +15,7 @@ import (
 
 const maxLength = 255 // of a key, in characters
 
-// Key identifies a request: the same value in another scope or for another operation
-// is another key.
+// Key identifies a request: the same value in another scope or for another operation is another key.
 type Key struct {
 	Scope     string // the owner of the key, such as a merchant
 	Operation string // such as the route
@@ -33,11 +32,9 @@ func (k Key) validate() error {
 	return Validate(k.Value)
 }
 
-// ParseKey reads the values of the Idempotency-Key header. A structured-field
-// string "abc" (RFC 8941, as the IETF draft asks for) and the bare abc that most
-// clients send are the same key. Only the string may have spaces, none of them at its ends, and
-// commas and semicolons: a gateway joins two header lines by a comma, and a semicolon begins
-// parameters.
+// ParseKey reads the values of the Idempotency-Key header. A structured-field string "abc" (RFC 8941, as the IETF
+// draft asks for) and the bare abc that most clients send are the same key. Only the string may have spaces
+// inside, commas and semicolons: a gateway joins two header lines by a comma, and a semicolon begins parameters.
 func ParseKey(values []string) (string, error) {
 	if len(values) == 0 {
 		return "", ErrMissing
@@ -80,15 +77,14 @@ func Hash(key string) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// NaturalKey returns a key that the work itself has, so a sender does not have to store a random
-// one: order-17:charge:v1 is what is done (the operation) with what it is about (the parts, in a
-// fixed order). Another version, from 1, is other work, or the same work on purpose again. The
-// parts must be the same when a message is sent again: no time of sending, no attempt, no random
-// order and no id that a broker makes anew. ErrInvalid without parts or operation, or with an
-// empty one: many requests would have that key.
+// NaturalKey returns a key that the work itself has, so a sender does not have to store a random one:
+// order-17:charge:v1 is what is done (the operation) with what it is about (the parts, in a fixed order).
+// Another version, from 1, is other work, or the same work on purpose again. The parts must be the same when a
+// message is sent again: no time of sending, no attempt, no id that a broker makes anew. ErrInvalid without
+// parts or operation, or with an empty one: many requests would have that key.
 //
-// Parts are percent-encoded, so no two lists of parts have the same key, and case matters. A key
-// of more than 255 characters is its SHA-256 instead.
+// Parts are percent-encoded, so no two lists of parts have the same key, and case matters. A key of more than
+// 255 characters is its SHA-256 instead.
 func NaturalKey(operation string, version int, parts ...string) (string, error) {
 	fields := append(slices.Clone(parts), operation)
 	if len(parts) == 0 || slices.Contains(fields, "") || version < 1 {
@@ -105,12 +101,10 @@ func NaturalKey(operation string, version int, parts ...string) (string, error) 
 	return key, nil
 }
 
-// Window returns the name of the time window that contains at, as a part of a natural key: for
-// work that is meant once an hour, not once for ever. Windows have the given length, at least a
-// second and in whole seconds, and begin at multiples of it in UTC.
-//
-// at must come with the message (when it was made, not when it was sent or received): else a
-// message that is sent again in the next window has another key, and runs twice.
+// Window returns the name of the time window that contains at, as a part of a natural key: for work that is meant
+// once an hour, not once for ever. Windows have the given length, in whole seconds, and begin at multiples of it
+// in UTC. at must be when the message was made, not when it was sent: else a message that is sent again in the
+// next window has another key, and runs twice.
 func Window(at time.Time, length time.Duration) string {
 	length = max(length.Truncate(time.Second), time.Second)
 	return at.UTC().Truncate(length).Format("20060102T150405Z") + "-" + length.String()

@@ -33,52 +33,48 @@ const (
 type HTTPOptions struct {
 	Options
 
-	// Scope returns the owner of a request's key, such as its authenticated tenant. If nil, all
-	// clients share their keys and each other's responses.
+	// Scope returns the owner of a request's key, such as its authenticated tenant. If nil, all clients share their
+	// keys and each other's responses.
 	Scope func(*http.Request) string
-	// Fingerprint returns the same bytes for requests that are the same, see Middleware for the
-	// default. Where clients compress, or sign each sending, leave out what is new in a retry.
+	// Fingerprint returns the same bytes for requests that are the same, see Middleware for the default. Where
+	// clients compress, or sign each sending, leave out what is new in a retry.
 	Fingerprint func(r *http.Request, body []byte) []byte
 	// MaxBytes bounds a request and a response, which are held in memory; 1 MiB if zero.
 	MaxBytes int
-	// Error writes the responses of the middleware itself; as RFC 9457 says if nil. It may choose
-	// another status: for ErrInFlight 425 and 202 are usual too.
+	// Error writes the responses of the middleware itself; as RFC 9457 says if nil. It may choose another status.
 	Error func(w http.ResponseWriter, r *http.Request, status int, err error)
 }
 
 type txKey struct{}
 
-// Tx returns the transaction of the request's key, through which a handler behind Middleware
-// writes; nil outside of it. The handler must not end it, and makes no network call while it
-// is open.
+// Tx returns the transaction of the request's key, through which a handler behind Middleware writes; nil outside of
+// it. The handler must not end it, and makes no network call while it is open.
 func Tx(ctx context.Context) pgx.Tx {
 	tx, _ := ctx.Value(txKey{}).(pgx.Tx)
 	return tx
 }
 
 // Middleware carries out each POST and PATCH under an Idempotency-Key once
-// (draft-ietf-httpapi-idempotency-key-header) and replays its status, headers and body, byte
-// for byte. The key, the handler's writes through Tx and the response are one transaction,
-// and the response is sent after its COMMIT. A response of 400 or above undoes the handler's
-// writes; it is stored unless it is a 5xx, or one that the same request may pass later (401, 403,
-// 408, 409, 425, 429): then the key is free. A panic rolls back and goes on.
+// (draft-ietf-httpapi-idempotency-key-header) and replays its status, headers and body, byte for byte. The key, the
+// handler's writes through Tx and the response are one transaction, and the response is sent after its COMMIT. A
+// response of 400 or above undoes the handler's writes; it is stored unless it is a 5xx, or one that the same request
+// may pass later (401, 403, 408, 409, 425, 429): then the key is free. A panic rolls back and goes on.
 //
-// Without a Fingerprint, requests are the same if method, path, query, media type and body are: a
-// body of JSON as Content compares it, a multipart body but for the boundary.
+// Without a Fingerprint, requests are the same if method, path, query, media type and body are: a body of JSON as
+// Content compares it, a multipart body but for the boundary.
 //
-// The handler begins with empty headers. What it sets takes the place of what was set around
-// Middleware, and is stored, but for Set-Cookie and Date, which are of one client or time.
-// Responses of 1xx, trailers and Flush are not supported.
+// The handler begins with empty headers. What it sets takes the place of what was set around Middleware, and is
+// stored, but for Set-Cookie and Date, which are of one client or time. Responses of 1xx, trailers and Flush are not
+// supported.
 //
-// Middleware itself answers 400 for a key that is missing or malformed, 409 in flight, 410
-// expired, 413 for a body that is too large, 422 for a key of another request, 503 for ErrUnknown,
-// and 500 for a response that no replay could repeat: it is larger than MaxBytes, has a
-// Content-Encoding or a header that is not UTF-8, or the handler wrote none. Nothing is stored then.
+// Middleware itself answers 400 for a key that is missing or malformed, 409 in flight, 410 expired, 413 for a body
+// that is too large, 422 for a key of another request, 503 for ErrUnknown, and 500 for a response that no replay
+// could repeat: it is larger than MaxBytes, has a Content-Encoding or a header that is not UTF-8, or the handler
+// wrote none. Nothing is stored then.
 //
-// Compression belongs around Middleware: a stored gzip body would be replayed to a client that
-// cannot read it. So does http.TimeoutHandler, since a handler must not use Tx after it returns.
-// Nothing may read the body before. It is any router's middleware; in Echo (echo.WrapMiddleware)
-// an inner one must write the errors of handlers (c.Error), or the request has no response.
+// Compression belongs around Middleware: a stored gzip body would be replayed to a client that cannot read it. So
+// does http.TimeoutHandler, since a handler must not use Tx after it returns. Nothing may read the body before. It is
+// any router's middleware; in Echo (echo.WrapMiddleware) an inner one must write the errors of handlers (c.Error).
 func Middleware(db Beginner, o HTTPOptions) func(http.Handler) http.Handler {
 	o.MaxBytes = cmp.Or(o.MaxBytes, 1<<20)
 	if o.Scope == nil {
@@ -223,8 +219,7 @@ func (w *recorder) answer() (Answer, error) {
 	return a, nil
 }
 
-// passLater are statuses that the same request may pass later: with other credentials, or after
-// a while.
+// passLater are statuses that the same request may pass later: with other credentials, or after a while.
 var passLater = []int{
 	http.StatusUnauthorized, http.StatusForbidden,
 	http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests,
@@ -255,8 +250,8 @@ func statusOf(err error) int {
 	return http.StatusInternalServerError
 }
 
-// writeProblem writes an error as RFC 9457 says, with Retry-After if the same request may pass
-// in a second. Of a fault of the server it does not say more than that.
+// writeProblem writes an error as RFC 9457 says, but not that of a fault of the server, and Retry-After if the same
+// request may pass in a second.
 func writeProblem(w http.ResponseWriter, _ *http.Request, status int, err error) {
 	title := http.StatusText(status)
 	if status < http.StatusInternalServerError {

@@ -14,9 +14,9 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 )
 
-// FinalError is a failure that is the outcome of its key: such as a card that was declined. A
-// function returns it, wrapped or not, and its writes are undone, but the failure is stored. Each
-// call under the key returns it, the first one too, without what wrapped it.
+// FinalError is a failure that is the outcome of its key: such as a card that was declined. A function returns it,
+// wrapped or not, and its writes are undone, but the failure is stored. Each call under the key returns it, the first
+// one too, without what wrapped it.
 type FinalError struct {
 	Code    string `json:"code,omitempty"`    // for programs
 	Message string `json:"message,omitempty"` // for people
@@ -25,23 +25,21 @@ type FinalError struct {
 // Error is the message, or the code if there is none.
 func (e *FinalError) Error() string { return cmp.Or(e.Message, e.Code) }
 
-// Once calls fn once under a key and returns its result. Each later call under the key returns
-// the stored result, with replayed true, and does not call fn. fn's writes through tx, the result
-// as JSON, and the key are one transaction: when Once returns without an error, all are durable;
-// in the caller's own transaction they are when that commits.
+// Once calls fn once under a key and returns its result. Each later call under the key returns the stored result,
+// with replayed true, and does not call fn. fn's writes through tx, the result as JSON, and the key are one
+// transaction: when Once returns without an error, all are durable; in the caller's own transaction they are when
+// that commits.
 //
-// The key is claimed first, so that of concurrent calls one calls fn and the others wait
-// (Options.Wait): a call within fn over another connection waits for its own caller, and is
-// ErrInFlight. fn is called again only if its transaction is known to be rolled back. It must not
-// end tx, and should make no network call, since a transaction is open.
+// The key is claimed first, so that of concurrent calls one calls fn and the others wait (Options.Wait): a call
+// within fn over another connection is ErrInFlight. fn is called again only if its transaction is known to be rolled
+// back. It must not end tx, and should make no network call, since a transaction is open.
 //
-// An error of fn, and a panic, roll everything back and leave the key free. FinalError is
-// stored. Errors beside fn's own are those of Receive. After any error but ErrUnknown, fn's writes
-// of this call are undone. Stored results are read as T: give the operation of the key a version
-// ("charge.v1").
+// An error of fn, and a panic, roll everything back and leave the key free. FinalError is stored. Errors beside fn's
+// own are those of Receive. After any error but ErrUnknown, fn's writes of this call are undone. Stored results are
+// read as T: give the operation of the key a version ("charge.v1").
 //
-// If we die here: before COMMIT the server rolls back and the key is free; after it the
-// next call replays. Test: TestPromises.
+// If we die here: before COMMIT the server rolls back and the key is free; after it the next call replays.
+// Test: TestPromises.
 func Once[T any](ctx context.Context, db Beginner, key Key, request Request, o Options, fn func(ctx context.Context, tx pgx.Tx) (T, error)) (value T, replayed bool, err error) {
 	result, err := o.inTransaction(ctx, db, key, request, func(ctx context.Context, tx pgx.Tx) (Answer, error) {
 		value, err := fn(ctx, tx)
@@ -83,15 +81,14 @@ func resultOf[T any](key Key, a Answer) (value T, err error) {
 	return value, nil
 }
 
-// Beginner begins a transaction: a pool, a connection, or the caller's own pgx.Tx, in which it is a
-// savepoint.
+// Beginner begins a transaction: a pool, a connection, or the caller's own pgx.Tx, in which it is a savepoint.
 type Beginner interface {
 	groupcommit.Querier
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
-// inTransaction is Receive for work that writes through a transaction, in which the key is
-// claimed first. The writes of an answer of 400 or above are undone, and the answer is stored.
+// inTransaction is Receive for work that writes through a transaction, in which the key is claimed first. The writes
+// of an answer of 400 or above are undone, and the answer is stored.
 func (o Options) inTransaction(ctx context.Context, db Beginner, key Key, request Request, work func(context.Context, pgx.Tx) (Answer, error)) (Result, error) {
 	return o.replayOrTry(ctx, db, key, request, func(_, expires time.Time, _ bool) (answer Answer, err error) {
 		tx, err := db.Begin(ctx)
@@ -114,8 +111,7 @@ func (o Options) inTransaction(ctx context.Context, db Beginner, key Key, reques
 	})
 }
 
-// toTheEnd bounds COMMIT and ROLLBACK, which go on if the caller's context ends. The server rolls
-// back a lost connection without either.
+// toTheEnd bounds COMMIT and ROLLBACK, which go on if the caller's context ends.
 func toTheEnd(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
 }
@@ -132,8 +128,8 @@ select set_config('idempotency.lock_timeout', current_setting('lock_timeout'), t
 select set_config('lock_timeout', current_setting('idempotency.lock_timeout'), true)`
 )
 
-// claim inserts the key, and returns a savepoint for the work: neither a statement of the work
-// that fails nor its Commit or Rollback ends the claim.
+// claim inserts the key, and returns a savepoint: no statement of the work that fails, nor its Rollback, ends the
+// claim.
 func claim(ctx context.Context, tx pgx.Tx, key Key, request Request, expires time.Time) (savepoint pgx.Tx, err error) {
 	b := &pgx.Batch{}
 	b.Queue(setLockTimeout)
@@ -179,8 +175,8 @@ func commit(ctx context.Context, tx, savepoint pgx.Tx, key Key, answer Answer) e
 	return groupcommit.Classify(tx.Commit(ctx))
 }
 
-// notCommitted is the error of a statement before COMMIT: if the server did not refuse it, at
-// least nothing is durable.
+// notCommitted is the error of a statement before COMMIT: if the server did not refuse it, at least nothing is
+// durable.
 func notCommitted(err error) error {
 	if groupcommit.OutcomeOf(groupcommit.Classify(err)) != groupcommit.Unknown {
 		return err

@@ -20,66 +20,54 @@ import (
 type Options struct {
 	// Retention is how long an answer is kept; 24 h if it is not positive.
 	Retention time.Duration
-	// Wait is how long a request waits for another one in flight under its key, before
-	// ErrInFlight: 5 s if zero, for one try if negative. One try waits in the database for no
-	// longer than a lock time-out. Between tries the request holds no connection.
+	// Wait is how long a request waits for another one in flight under its key, before ErrInFlight: 5 s if zero,
+	// for one try if negative. One try waits in the database for no longer than a lock time-out. Between tries
+	// the request holds no connection.
 	Wait time.Duration
-	// Read reads a key; ReadKey if nil. One may read several keys in one round trip, or return a
-	// stored answer from a cache. That a key is free may only be read from the database.
+	// Read reads a key; ReadKey if nil. One may read several keys in one round trip, or return a stored answer
+	// from a cache. That a key is free may only be read from the database.
 	Read func(ctx context.Context, q groupcommit.Querier, key Key) (KeyState, error)
-	// IsConflict reports whether a commit was refused because the work lost a race of its own,
-	// such as one for a version. The work then runs again.
+	// IsConflict reports whether a commit was refused because the work lost a race of its own, such as one for a
+	// version. The work then runs again.
 	IsConflict func(error) bool
 }
 
 const (
-	defaultRetention = 24 * time.Hour
-	defaultWait      = 5 * time.Second
+	readTimeout = 5 * time.Second        // of a read, which waits for the standby where commits do
+	rivalPause  = 100 * time.Millisecond // longer than a try waits for a lock, so most connections are left to others
 
-	// readTimeout bounds a read, which waits for the standby where commits do.
-	readTimeout = 5 * time.Second
-
-	// rivalPause is longer than a try may wait for a lock, so that requests that wait leave most
-	// connections to others.
-	rivalPause = 100 * time.Millisecond
-
-	// maxTries bounds the commits of one request. More than one is needed only when a
-	// rival commits between the read and the claim, when the work lost its own
-	// race, or when the outcome of a commit is unknown. A try that ends without an answer of the
-	// database counts as failureTries.
+	// maxTries bounds the commits of one request: one, unless a rival commits between the read and the claim, the
+	// work loses its own race, or the outcome is unknown. A try without an answer of the database counts as
+	// failureTries.
 	maxTries     = 16
 	failureTries = 4
 )
 
-// Work carries out a request: it queues its writes on the batch and returns the answer, which
-// the same batch stores. It must not write elsewhere, queue transaction control, or use what
-// its statements return: that comes after the answer is stored. It is called again after each
-// lost race, with an empty batch and the same now, which is the database's time. One of these
-// calls is committed, or none. An error commits nothing and leaves the key free.
+// Work carries out a request: it queues its writes on the batch and returns the answer, which the same batch stores.
+// It must not write elsewhere, queue transaction control, or use what its statements return: that comes after the
+// answer is stored. It is called again after each lost race, with an empty batch and the same now, which is the
+// database's time. One of these calls is committed, or none. An error commits nothing and leaves the key free.
 type Work func(ctx context.Context, b *pgx.Batch, now time.Time) (Answer, error)
 
-// Receive replays the answer of the key, or commits the work in one batch that begins with the
-// claim of the key: in one round trip, which other requests may share, see package groupcommit.
-// The lock time-out of the database's sessions bounds how long one try waits for a rival.
+// Receive replays the answer of the key, or commits the work in one batch that begins with the claim of the key: in
+// one round trip, which other requests may share, see package groupcommit.
 //
-// Errors: ErrInvalid for the key, ErrReused, ErrExpired, ErrInFlight, ErrUnknown, what work
-// returned, and what the database refused. After ErrInFlight and ErrUnknown the same request
-// finds out what happened. After any other error nothing has.
+// Errors: ErrInvalid for the key, ErrReused, ErrExpired, ErrInFlight, ErrUnknown, what work returned, and what the
+// database refused. After ErrInFlight and ErrUnknown the same request finds out what happened. After any other error
+// nothing has.
 //
-// If we die here: before the commit nothing is stored and the same request runs from
-// the start; after it the same request is answered from the key.
-// Test: TestPromises.
+// If we die here: before the commit nothing is stored and the same request runs from the start; after it the same
+// request is answered from the key. Test: TestPromises.
 func Receive(ctx context.Context, db groupcommit.DB, key Key, request Request, o Options, work Work) (Result, error) {
 	return o.replayOrTry(ctx, db, key, request, func(now, expires time.Time, again bool) (Answer, error) {
-		written := &pgx.Batch{}
-		answer, err := work(ctx, written, now)
+		b := &pgx.Batch{}
+		answer, err := work(ctx, b, now)
 		if err != nil {
 			return Answer{}, workError{err}
 		}
-		// The claim comes first, so that a taken key refuses the batch before it writes anything else.
-		b := &pgx.Batch{}
 		Claim(b, key, request, answer, expires)
-		b.QueuedQueries = append(b.QueuedQueries, written.QueuedQueries...)
+		all, last := b.QueuedQueries, b.Len()-1 // the claim, which goes first: a taken key refuses the batch before it writes
+		b.QueuedQueries = append(all[last:], all[:last]...)
 		if again { // it may meet a rival, by which the batches that share its transaction would be refused
 			b.Queue(`-- idempotency.Receive
 select`) // none of the statements that may share a commit
@@ -93,17 +81,16 @@ type workError struct{ error }
 
 func (e workError) Unwrap() error { return e.error }
 
-// replayOrTry is the idempotent receiver: it reads the key, and replays its answer or tries the work,
-// until the key has an answer or no further try may help. try commits the work and its answer,
-// or returns why it did not; again says that there was a try before.
+// replayOrTry is the idempotent receiver: it reads the key, and replays its answer or tries the work, until the key
+// has an answer or no further try may help. try commits the work and its answer, or returns why it did not; again
+// says that there was a try before.
 func (o Options) replayOrTry(ctx context.Context, q groupcommit.Querier, key Key, request Request, try func(now, expires time.Time, again bool) (Answer, error)) (Result, error) {
 	if err := key.validate(); err != nil {
 		return Result{}, err
 	}
-	var now time.Time // the same for all tries, so that each writes the same
-	var unknown bool  // an earlier commit may still become durable
-	var again bool
-	began, wait := time.Now(), cmp.Or(o.Wait, defaultWait) //nolint:forbidigo // they decide only how long a rival is waited for
+	var now time.Time                                        // the same for all tries, so that each writes the same
+	var unknown, again bool                                  // an earlier commit may still become durable; there was one
+	began, wait := time.Now(), cmp.Or(o.Wait, 5*time.Second) //nolint:forbidigo // they decide only how long a rival is waited for
 	for tries := 1; ; tries++ {
 		state, err := o.ReadKey(ctx, q, key)
 		wasRead := err == nil
@@ -112,7 +99,7 @@ func (o Options) replayOrTry(ctx context.Context, q groupcommit.Querier, key Key
 		}
 		if wasRead {
 			now = cmp.Or(now, state.Now)
-			expires := now.Add(cmp.Or(max(o.Retention, 0), defaultRetention)).Truncate(time.Second)
+			expires := now.Add(cmp.Or(max(o.Retention, 0), 24*time.Hour)).Truncate(time.Second)
 			var answer Answer
 			if answer, err = try(now, expires, again); err == nil {
 				return Result{Answer: answer, ExpiresAt: expires}, nil
@@ -143,8 +130,8 @@ func (o Options) replayOrTry(ctx context.Context, q groupcommit.Querier, key Key
 	}
 }
 
-// ReadKey reads a key by Read, as a replay does. An error that is not classified (see
-// groupcommit.OutcomeOf) is one that no further read may help.
+// ReadKey reads a key by Read, as a replay does. If groupcommit.OutcomeOf its error is Refused, no further read
+// helps.
 func (o Options) ReadKey(ctx context.Context, q groupcommit.Querier, key Key) (KeyState, error) {
 	read := o.Read
 	if read == nil {
@@ -170,9 +157,8 @@ func errorAfter(unknown bool, err error) error {
 // onceConstraint refuses the second answer of a key.
 const onceConstraint = "idempotency_keys_once"
 
-// isInFlight reports whether a commit was refused because another one under the same key did
-// not end in time. The server names the index at which a commit waited, so a lock of the work
-// itself does not count.
+// isInFlight reports whether a commit was refused because another one under the key did not end in time. The server
+// names the index at which a commit waited, so a lock of the work itself does not count.
 func isInFlight(err error) bool {
 	refusal, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && groupcommit.OutcomeOf(err) == groupcommit.Locked && strings.Contains(refusal.Where, onceConstraint)

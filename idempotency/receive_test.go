@@ -41,27 +41,6 @@ func answer(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) 
 	return theAnswer(), nil
 }
 
-func TestReceive_runsAgainAfterALostRace(t *testing.T) {
-	t.Parallel()
-	for lost, want := range map[int]error{3: nil, 16: idempotency.ErrUnknown} {
-		db := testdb.Reused(t)
-		var times []time.Time
-		o := idempotency.Options{IsConflict: func(err error) bool { return groupcommit.Constraint(err) == "merchants_pkey" }}
-		_, err := idempotency.Receive(t.Context(), db, keyOf("k1"), theRequest(), o, func(_ context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
-			if times = append(times, now); len(times) <= lost {
-				b.Queue(`insert into merchants (merchant_id) values ('acme'), ('acme')`)
-			}
-			b.Queue(insertEffect)
-			return theAnswer(), nil
-		})
-		calls := min(lost+1, 16)
-		if !errors.Is(err, want) || len(times) != calls || !times[0].Equal(times[calls-1]) {
-			t.Errorf("decided at %v: %v", times, err)
-		}
-		wantEffects(t, db, calls-lost)
-	}
-}
-
 // A new request costs one round trip to read its key and one to commit, a replay the first alone.
 func TestReceive_roundTrips(t *testing.T) {
 	t.Parallel()
@@ -137,18 +116,26 @@ func TestReceive_triesAgainWithinBounds(t *testing.T) {
 		"after an unknown commit the rival may be ours": {func(n int) error {
 			return map[bool]error{true: groupcommit.ErrUnknown, false: refused("55P03")}[n == 1]
 		}, idempotency.ErrUnknown, 0},
-		"a commit that loses a race may pass later": {func(n int) error { return map[bool]error{true: refused("40001")}[n < 4] }, nil, 4},
-		"one that loses each race is unknown":       {func(int) error { return refused("40P01") }, idempotency.ErrUnknown, 4},
-		"one that is too slow is too":               {func(int) error { return refused("57014") }, idempotency.ErrUnknown, 4},
+		"the work runs again after a race of its own": {func(n int) error { return map[bool]error{true: errPlanted}[n < 16] }, nil, 16},
+		"work that loses 16 of them is unknown":       {func(int) error { return errPlanted }, idempotency.ErrUnknown, 16},
+		"a commit that loses a race may pass later":   {func(n int) error { return map[bool]error{true: refused("40001")}[n < 4] }, nil, 4},
+		"one that loses each race is unknown":         {func(int) error { return refused("40P01") }, idempotency.ErrUnknown, 4},
+		"one that is too slow is too":                 {func(int) error { return refused("57014") }, idempotency.ErrUnknown, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				o := idempotency.Options{Wait: wait, Read: func(context.Context, groupcommit.Querier, idempotency.Key) (idempotency.KeyState, error) {
+				isPlanted := func(err error) bool { return errors.Is(err, errPlanted) }
+				o := idempotency.Options{Wait: wait, IsConflict: isPlanted, Read: func(context.Context, groupcommit.Querier, idempotency.Key) (idempotency.KeyState, error) {
 					return idempotency.KeyState{Now: time.Now()}, nil
 				}}
 				began, db := time.Now(), &failing{with: test.with}
-				_, err := idempotency.Receive(t.Context(), db, keyOf("k1"), theRequest(), o, answer)
+				_, err := idempotency.Receive(t.Context(), db, keyOf("k1"), theRequest(), o, func(_ context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+					if b.Len() > 0 || !now.Equal(began) {
+						t.Errorf("decided at %v on %d statements", now, b.Len())
+					}
+					return theAnswer(), nil
+				})
 				took := time.Since(began)
 				if !errors.Is(err, test.want) || test.tries > 0 && db.n != test.tries || (test.tries == 0) != (took == wait && errors.Is(err, idempotency.ErrInFlight)) {
 					t.Errorf("after %d tries and %v: %v", db.n, took, err)
@@ -158,40 +145,37 @@ func TestReceive_triesAgainWithinBounds(t *testing.T) {
 	}
 }
 
+// TestReplay shows what TestPromises does not: what a caller learns of another request, and of an expired answer.
 func TestReplay(t *testing.T) {
 	t.Parallel()
-	kept := idempotency.Answer{StatusCode: http.StatusAccepted, Header: http.Header{"Location": theAnswer().Header["Location"]}}
-	none, reused := idempotency.Answer{}, idempotency.ErrReused
+	kept := idempotency.KeyState{Answer: theAnswer(), Request: theRequest()}
+	expired := kept
+	expired.Expired = true
+	of := func(fingerprint, canonical string) idempotency.Request {
+		return idempotency.Request{Fingerprint: []byte(fingerprint), Canonical: []byte(canonical)}
+	}
 	for _, test := range []struct {
-		name        string
-		expired     bool
-		fingerprint string
-		canonical   string
-		answer      idempotency.Answer
-		want        error
-		pointers    []string
+		name    string
+		state   idempotency.KeyState
+		request idempotency.Request
+		want    []string
 	}{
-		{"the same request gets the answer", false, "fingerprint", `{"amount":1}`, theAnswer(), nil, nil},
-		{"the fingerprint alone decides that", false, "fingerprint", `{"amount":2}`, theAnswer(), nil, nil},
-		{"another request gets the members that differ", false, "another", `{"amount":2,"4242":"r"}`, none, reused, []string{"/4242", "/amount"}},
-		{"a longer fingerprint is another", false, "fingerprint ", `{"amount":2}`, none, reused, []string{"/amount"}},
-		{"no fingerprint is another", false, "", `{"amount":2}`, none, reused, []string{"/amount"}},
-		{"a difference outside the request has no pointer", false, "another path", `{"amount":1}`, none, reused, nil},
-		{"a request without canonical form is not compared", false, "another", "", none, reused, nil},
-		{"an expired answer is not replayed", true, "fingerprint", `{"amount":1}`, kept, idempotency.ErrExpired, nil},
-		{"another request under an expired key has no pointers", true, "another", `{"amount":2}`, none, reused, nil},
+		{"the members that differ", kept, of("another", `{"amount":2,"4242":"r"}`), []string{"/4242", "/amount"}},
+		{"a longer fingerprint is another", kept, of("fingerprint ", `{"amount":2}`), []string{"/amount"}},
+		{"no fingerprint is another", kept, of("", `{"amount":2}`), []string{"/amount"}},
+		{"a difference outside the request has no pointer", kept, of("another path", `{"amount":1}`), nil},
+		{"a request without canonical form is not compared", kept, idempotency.Request{Fingerprint: []byte("another")}, nil},
+		{"nor is one under an expired key", expired, of("another", `{"amount":2}`), nil},
 	} {
-		record := idempotency.KeyState{Answer: theAnswer(), Request: theRequest(), Expired: test.expired}
-		request := idempotency.Request{Fingerprint: []byte(test.fingerprint)}
-		if test.canonical != "" {
-			request.Canonical = []byte(test.canonical)
+		got, err := test.state.Replay(test.request)
+		reused, ok := errors.AsType[*idempotency.ReusedError](err)
+		if !ok || !cmp.Equal(test.want, reused.Pointers) || got.StatusCode != 0 || got.Header != nil || strings.Contains(err.Error(), "4242") {
+			t.Errorf("%s: %+v, %v, which holds no name of a member, want the pointers %q", test.name, got, err, test.want)
 		}
-		got, err := record.Replay(request)
-		if diff := cmp.Diff(test.answer, got.Answer); diff != "" || !errors.Is(err, test.want) || strings.Contains(fmt.Sprint(err), "4242") {
-			t.Errorf("%s: the error is %v, want %v, which holds no name of a member (-want +got):\n%s", test.name, err, test.want, diff)
-		}
-		if of, ok := errors.AsType[*idempotency.ReusedError](err); ok && !cmp.Equal(test.pointers, of.Pointers) {
-			t.Errorf("%s: pointers %q, want %q", test.name, of.Pointers, test.pointers)
-		}
+	}
+	got, err := expired.Replay(theRequest())
+	want := idempotency.Answer{StatusCode: http.StatusAccepted, Header: http.Header{"Location": theAnswer().Header["Location"]}}
+	if diff := cmp.Diff(want, got.Answer); diff != "" || !errors.Is(err, idempotency.ErrExpired) {
+		t.Errorf("an expired answer is not replayed: %v (-want +got):\n%s", err, diff)
 	}
 }

@@ -15,27 +15,29 @@ import (
 //go:embed schema.sql
 var schema string
 
-// Schema returns the SQL that creates idempotency_keys in the first schema of
-// the search_path. goose and psql apply it as it is, once, in a transaction. It has no way down.
+// Schema returns the SQL that creates idempotency_keys in the first schema of the search_path. goose and psql
+// apply it as it is, once, in a transaction. It has no way down.
 func Schema() string { return schema }
 
 // insertAnswer is a plain insert: `on conflict do nothing` would let the rest of the batch run.
-const insertAnswer = `
+const (
+	insertAnswer = `
 -- idempotency.insertAnswer
 insert into idempotency_keys
        (scope, operation, key, fingerprint, request, status_code, headers, body, expires_at)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
 
-const insertAnswers = `
+	insertAnswers = `
 -- idempotency.insertAnswer
 insert into idempotency_keys
        (scope, operation, key, fingerprint, request, status_code, headers, body, expires_at)
 select *
   from unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::bytea[], $6::int[], $7::jsonb[], $8::bytea[], $9::timestamptz[])`
+)
 
-// Claim queues the key with its finished answer, for a batch of the caller's own: Receive does
-// it for its work. A taken key refuses the whole batch. If a rival is claiming the key, the batch
-// waits for the rival's outcome, at most for the session's lock time-out.
+// Claim queues the key with its finished answer, for a batch of the caller's own: Receive does it for its work. A
+// taken key refuses the whole batch. If a rival is claiming the key, the batch waits for the rival's outcome, at
+// most for the session's lock time-out.
 func Claim(b *pgx.Batch, key Key, r Request, a Answer, expires time.Time) {
 	b.Queue(insertAnswer, key.Scope, key.Operation, key.Value, present(r.Fingerprint), r.Canonical, a.StatusCode, a.headers(), present(a.Body), expires)
 }
@@ -57,14 +59,13 @@ func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{{SQL: insertAnswer, ManyRows: insertAnswers}}
 }
 
-// selectKeys reads taken keys and free ones in one statement, so that a free key comes with
-// the database's time. A tombstone stays expired if the server's clock steps back. By offset 0
-// there is an index probe for each key: without it the planner may read the whole scope.
+// selectKeys reads taken keys and free ones in one statement, so that a free key comes with the database's time. A
+// tombstone stays expired if the server's clock steps back. By offset 0 there is an index probe for each key:
+// without it the planner may read the whole scope.
 //
-// Where commits wait for a standby, a row that is found writes to the WAL, so the transaction
-// waits for the standby too, and with it for the commit of the row: after a restart of the
-// primary, or when an operator ended its wait, that may be visible before the standby has it.
-// A failover would lose an answer that was replayed from such a row.
+// Where commits wait for a standby, a row that is found writes to the WAL, so the transaction waits for the standby
+// too, and with it for the commit of the row: after a restart of the primary, or when an operator ended its wait,
+// that may be visible before the standby has it, and a failover would lose what was replayed.
 const selectKeys = `
 -- idempotency.selectKeys
 select asked.n,
@@ -92,8 +93,8 @@ select asked.n,
             offset 0) as k
     on true`
 
-// ReadKey reads the state of a key: one index probe, which writes only if the key is found and
-// commits wait for a standby. What it returns survives a failover.
+// ReadKey reads the state of a key, which survives a failover. It writes only if the key is found and commits wait
+// for a standby.
 func ReadKey(ctx context.Context, q groupcommit.Querier, key Key) (KeyState, error) {
 	state := KeyState{Key: key}
 	args, scan := keysQuery([]*KeyState{&state})
@@ -104,8 +105,7 @@ func ReadKey(ctx context.Context, q groupcommit.Querier, key Key) (KeyState, err
 	return state, nil
 }
 
-// QueueKeys queues the read of the states of keys. They survive a failover if the batch, which is
-// one transaction, ends without an error.
+// QueueKeys queues the read of the states of keys, which survive a failover if the batch ends without an error.
 func QueueKeys(b *pgx.Batch, states []*KeyState) {
 	args, scan := keysQuery(states)
 	b.Queue(selectKeys, args...).Query(scan)
@@ -134,9 +134,8 @@ func keysQuery(states []*KeyState) (args []any, scan func(pgx.Rows) error) {
 	}
 }
 
-// expireKeys makes tombstones of expired keys. now() is not later than clock_timestamp()
-// and, unlike it, can bound an index scan. A row that is locked keeps its ctid; joined by
-// key, a batch could be planned to read the whole table.
+// expireKeys makes tombstones of expired keys. now() is not later than clock_timestamp() and, unlike it, can bound
+// an index scan. A row that is locked keeps its ctid; joined by key, the whole table might be read.
 const expireKeys = `
 -- idempotency.expireKeys
 with due as (
@@ -155,14 +154,12 @@ update idempotency_keys
  where ctid = any (array(select ctid from due))
 returning 1`
 
-// ExpireKeys turns up to limit expired keys into tombstones and returns their number: it
-// deletes answer and request, and keeps what tells a reuse apart. It changes no answer, since a key
-// expires by its time. Several processes may call it at once: each skips the rows that another
-// holds. Call it now and then, until it returns fewer than limit: none were left. To forget a key,
-// delete its row when no client can send it again.
+// ExpireKeys turns up to limit expired keys into tombstones and returns their number: it deletes answer and request,
+// and keeps what tells a reuse apart. It changes no answer, since a key expires by its time. Several processes may
+// call it at once. Call it now and then, until it returns fewer than limit. To forget a key, delete its row when no
+// client can send it again.
 //
-// If we die here: the statement is a transaction of its own. Either its rows are tombstones,
-// or the next ExpireKeys finds them.
+// If we die here: either its rows are tombstones, or the next ExpireKeys finds them.
 // Test: TestExpireKeys/rows_of_a_dead_process_are_expired_by_the_next.
 func ExpireKeys(ctx context.Context, q groupcommit.Querier, limit int) (int, error) {
 	rows, _ := q.Query(ctx, expireKeys, limit) // they have the error too
