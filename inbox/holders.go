@@ -106,10 +106,11 @@ func (p *Processor) timeout() time.Duration { return max(p.Policy.Lease, 3*time.
 // behind that of the repair before, for those without a first message.
 func (p *Processor) queueRepair(b *pgx.Batch, stranded *[]string) {
 	q := p.Policy
+	p.mu.Lock()
+	claims := p.claiming > 0
+	p.complete = time.Time{}
+	p.mu.Unlock()                         // before what is held is read
 	if time.Now().After(p.patientUntil) { //nolint:forbidigo // it decides only when others are taken over
-		p.mu.Lock()
-		claims := p.claiming > 0
-		p.mu.Unlock() // before what is held is read
 		b.Queue(forget, p.Receiver, q.Lease)
 		b.Queue(takeOver, p.Receiver, deathsPerAttempt*q.MaxAttempts, q.DeadLetters == Pass,
 			q.BackoffBase, q.BackoffCap, p.Holder, column(p.held(), rowOf), claims, 2*p.timeout())

@@ -46,17 +46,16 @@ type Options struct {
 type Processor struct {
 	Options
 
-	woken   chan struct{}
-	ran     atomic.Bool
-	came    atomic.Int64 // how often messages came that may be behind one that runs
-	dueFrom atomic.Int64 // no message is due before, in microseconds
+	woken chan struct{}
+	ran   atomic.Bool
+	news  atomic.Int64 // how often a message may have come that waits for the end of one that runs
 
 	mu       sync.Mutex
 	open     bool // claims may begin
 	paused   bool
 	pausedIn []string
-	hungry   bool // messages may be due that found no slot
-	claiming int  // slots of claims in flight, and of those that have not started what they claimed
+	complete time.Time // when the last claim began that left nothing due
+	claiming int       // slots of claims in flight, and of those that have not started what they claimed
 	holds    map[*Delivery]bool
 	running  sync.WaitGroup // of the loop, claims and handlers
 
@@ -149,7 +148,7 @@ func (p *Processor) claims(ctx context.Context) {
 		case <-ctx.Done():
 		case <-p.woken:
 		case <-p.Wake:
-			p.came.Add(1)
+			p.news.Add(1)
 		case <-time.After(next):
 		}
 		return time.Until(until), nil //nolint:forbidigo // as above
@@ -196,7 +195,7 @@ func (p *Processor) ended(d *Delivery, end End) {
 	defer p.mu.Unlock()
 	delete(p.holds, d)
 	d.cancel(nil)
-	if p.hungry || end != EndDone || d.followed || d.came != p.came.Load() {
+	if end != EndDone || d.news != p.news.Load() {
 		p.wake()
 	}
 }

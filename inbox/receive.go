@@ -157,7 +157,7 @@ func (p *Processor) storePage(ctx context.Context, page []*incoming) (r Receptio
 	b.Queue(promoteMany, receivers, keys)
 	_, more, err := p.claim(ctx, b, len(page)+1) // one more shows whether older messages are due
 	if behind {
-		p.came.Add(1)
+		p.news.Add(1)
 	}
 	if more || behind { // the message before may have ended meanwhile
 		p.wake()
