@@ -134,9 +134,7 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (r reserv
 	case most > 0 && r.news != p.news.Load():
 		p.wake() // the slots that it did not use are free again
 	case most == 0 && len(r.full) == 0 && err == nil:
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.complete = began.Add(-claimOverlap)
+		p.change(func() { p.complete = began.Add(-claimOverlap) })
 	}
 	return r, more, err
 }
@@ -154,14 +152,15 @@ func (p *Processor) scan(row pgx.CollectableRow) (*Delivery, error) {
 func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
 	defer cancel()
-	began, b, stranded := time.Now(), &pgx.Batch{}, []string(nil) //nolint:forbidigo // it decides only what is read
+	began, b := time.Now(), &pgx.Batch{} //nolint:forbidigo // it decides only what is read
 	// After an outage all holders may be silent, so each gets the time to register again.
 	if began.Sub(p.reached) > p.timeout() {
 		p.patientUntil = began.Add(2 * p.timeout())
 	}
 	repairs := began.Sub(p.repaired) >= max(repairEvery, repairShare*p.repairTook)
 	if repairs {
-		p.queueRepair(b, &stranded)
+		p.change(func() { p.complete = time.Time{} })
+		p.queueRepair(b)
 	}
 	b.Queue(readNext, p.Receiver, pollEvery).QueryRow(func(row pgx.Row) error { return row.Scan(&next) })
 	r, more, err := p.claim(ctx, b, 0)
@@ -171,9 +170,6 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	}
 	if p.reached = ended; err != nil || ended.Sub(began) > p.timeout() {
 		p.reached = time.Time{}
-	}
-	if len(stranded) > 0 {
-		p.stranded = append(p.stranded, stranded)
 	}
 	switch {
 	case err != nil:

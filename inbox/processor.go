@@ -63,9 +63,9 @@ type Processor struct {
 	reached      time.Time // when a claim was committed; zero after a failed or slow one
 	repaired     time.Time
 	repairTook   time.Duration
-	repairedKey  string     // keys up to it were looked at
-	stranded     [][]string // sets of keys without a first message
-	patientUntil time.Time  // others are not taken over before, after an outage of the database
+	repairedKey  string    // keys up to it were looked at
+	stranded     []string  // keys without a first message
+	patientUntil time.Time // others are not taken over before, after an outage of the database
 }
 
 var (
@@ -124,10 +124,14 @@ func (p *Processor) Run(ctx context.Context) error {
 	}
 	alive, die := context.WithCancel(context.WithoutCancel(ctx))
 	var beating sync.WaitGroup
-	beating.Go(func() { p.keepAlive(alive) })
+	beating.Go(func() {
+		for loop.Pause(alive, p.Policy.Lease/3, nil) {
+			p.beat(alive)
+		}
+	})
 	defer beating.Wait()
 	defer die()
-	p.setOpen(true)
+	p.change(func() { p.open = true })
 	p.reached = time.Now() //nolint:forbidigo // it decides only when others are taken over
 	p.running.Go(func() { p.claims(ctx) })
 	<-ctx.Done()
@@ -207,15 +211,15 @@ func (p *Processor) held() []*Delivery {
 	return slices.Collect(maps.Keys(p.holds))
 }
 
-func (p *Processor) setOpen(open bool) {
+func (p *Processor) change(fields func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.open = open
+	fields()
 }
 
 // drain waits for the handlers, and cancels them after Drain.
 func (p *Processor) drain() error {
-	p.setOpen(false)
+	p.change(func() { p.open = false })
 	ended := make(chan struct{})
 	go func() { p.running.Wait(); close(ended) }()
 	select {

@@ -68,7 +68,7 @@ type subscriber struct {
 	close      context.CancelFunc    // ends it
 	to         chan *message.Message // holds a page
 	subscribed atomic.Bool
-	failed     time.Time // when the failure that lasts was logged; zero if none does
+	failed     bool // the last poll has
 
 	ids   []int64 // of the page
 	bytes int     // in it

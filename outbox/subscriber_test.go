@@ -2,13 +2,11 @@ package outbox_test
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -75,19 +73,6 @@ func TestSubscriber_deliversAgainWhatIsNotAcknowledgedUntilTheDeadline(t *testin
 	testrun.True(t, "the end of the failure is logged", func() bool { return strings.Contains(log.String(), "works again") })
 	if line, _, _ := strings.Cut(log.String(), "\n"); !strings.Contains(line, "level=ERROR") || !strings.Contains(line, "topic=letters") || !strings.Contains(line, "refused=2") {
 		t.Errorf("the failure is logged as %s", log)
-	}
-}
-
-func TestSubscriber_logsAFailureEachMinute(t *testing.T) {
-	t.Parallel()
-	for says, err := range map[string]error{"refused=0 error=planted": errors.New("planted"), "refused=1": nil} {
-		synctest.Test(t, func(t *testing.T) {
-			log := &testrun.Log{}
-			outbox.Fail(slog.New(slog.NewTextHandler(log, nil)), 150*time.Second, err)
-			if strings.Count(log.String(), says) != 3 {
-				t.Errorf("logged in two minutes and a half:\n%s", log)
-			}
-		})
 	}
 }
 
