@@ -153,8 +153,7 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
 	defer cancel()
 	began, b := time.Now(), &pgx.Batch{} //nolint:forbidigo // it decides only what is read
-	// After an outage all holders may be silent, so each gets the time to register again.
-	if began.Sub(p.reached) > p.timeout() {
+	if p.away {                          // all holders may be silent, so each gets the time to register again
 		p.patientUntil = began.Add(2 * p.timeout())
 	}
 	repairs := began.Sub(p.repaired) >= max(repairEvery, repairShare*p.repairTook)
@@ -168,10 +167,7 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	if repairs {
 		p.repaired, p.repairTook = ended, ended.Sub(began) // or it has failed to: the next ticks claim, whatever the repair has met
 	}
-	if p.reached = ended; err != nil || ended.Sub(began) > p.timeout() {
-		p.reached = time.Time{}
-	}
-	switch {
+	switch p.away = err != nil || ended.Sub(began) > p.timeout(); {
 	case err != nil:
 		return 0, err
 	case len(p.stranded) > 0:

@@ -2,14 +2,13 @@ package inbox
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
 // A holder is registered by the claim and by each beat, while it holds messages. beat returns
-// which of its messages $4, claimed under the fences $5, it does not hold any more.
+// the places of those of its messages $4, claimed under the fences $5, that it does not hold any more.
 const (
 	beat = `
 -- inbox.beat
@@ -20,8 +19,8 @@ with registered as (
   on conflict (receiver, holder) do update
      set alive_until = excluded.alive_until
 )
-select id
-  from unnest($4::bigint[], $5::bigint[]) as held (id, fence)
+select place
+  from unnest($4::bigint[], $5::bigint[]) with ordinality as held (id, fence, place)
  where (select i.id from inbox i where i.id = held.id and i.fence = held.fence and i.status in ('running', 'done')) is null`
 
 	// forget removes holders that are silent, and those that are registered for too long: they
@@ -148,10 +147,8 @@ func (p *Processor) beat(ctx context.Context) {
 	if err := p.DB.Commit(ctx, b); err != nil {
 		p.Log.WarnContext(ctx, "heartbeat failed", "receiver", p.Receiver, "error", err)
 	}
-	for _, d := range held {
-		if slices.Contains(lost, d.row) {
-			d.cancel(errLost)
-		}
+	for _, place := range lost {
+		held[place-1].cancel(errLost)
 	}
 }
 

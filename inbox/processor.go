@@ -60,7 +60,7 @@ type Processor struct {
 	running  sync.WaitGroup // of the loop, claims and handlers
 
 	// Of the loop alone.
-	reached      time.Time // when a claim was committed; zero after a failed or slow one
+	away         bool // the database, at the last claim
 	repaired     time.Time
 	repairTook   time.Duration
 	repairedKey  string    // keys up to it were looked at
@@ -132,7 +132,6 @@ func (p *Processor) Run(ctx context.Context) error {
 	defer beating.Wait()
 	defer die()
 	p.change(func() { p.open = true })
-	p.reached = time.Now() //nolint:forbidigo // it decides only when others are taken over
 	p.running.Go(func() { p.claims(ctx) })
 	<-ctx.Done()
 	return p.drain()
@@ -172,11 +171,6 @@ func (p *Processor) start(ctx context.Context, claimed []*Delivery, slots int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, d := range claimed {
-		for before := range p.holds {
-			if before.row == d.row {
-				before.cancel(errLost)
-			}
-		}
 		handling, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 		if d.cancel = cancel; !p.open {
 			cancel(errDraining)
@@ -220,21 +214,18 @@ func (p *Processor) change(fields func()) {
 // drain waits for the handlers, and cancels them after Drain.
 func (p *Processor) drain() error {
 	p.change(func() { p.open = false })
+	late := time.AfterFunc(p.Drain, func() {
+		for _, d := range p.held() {
+			d.cancel(errDraining)
+		}
+	})
+	defer late.Stop()
 	ended := make(chan struct{})
 	go func() { p.running.Wait(); close(ended) }()
 	select {
 	case <-ended:
 		return nil
-	case <-time.After(p.Drain):
-	}
-	late := p.held()
-	for _, d := range late {
-		d.cancel(errDraining)
-	}
-	select {
-	case <-ended:
-		return nil
-	case <-time.After(releaseTime):
-		return fmt.Errorf("inbox: of %s, a claim has not ended, or some of %d handlers ignore the end of their context", p.Receiver, len(late))
+	case <-time.After(p.Drain + releaseTime):
+		return fmt.Errorf("inbox: of %s, a claim has not ended, or some of %d handlers ignore the end of their context", p.Receiver, len(p.held()))
 	}
 }
