@@ -72,7 +72,7 @@ type reservation struct {
 	slots int
 	left  int           // slots that are free beside these
 	full  []string      // partitions that get none: they have their share, or are paused
-	since time.Duration // what is due for longer is claimed
+	since time.Duration // nothing is due for longer, as far as is known
 	news  int64
 }
 
@@ -153,7 +153,8 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
 	defer cancel()
 	began, b := time.Now(), &pgx.Batch{} //nolint:forbidigo // it decides only what is read
-	if p.away {                          // all holders may be silent, so each gets the time to register again
+	// After an outage all holders may be silent, so each gets the time to register again.
+	if p.away {
 		p.patientUntil = began.Add(2 * p.timeout())
 	}
 	repairs := began.Sub(p.repaired) >= max(repairEvery, repairShare*p.repairTook)

@@ -136,15 +136,6 @@ func TestProcessor_correctsDueTimes(t *testing.T) {
 	testrun.Row(t, db, `select bool_and(status = 'pending') from inbox where message_id in ('waits', 'fails')`)
 }
 
-// A key that two transactions left without a first message is repaired.
-func TestPromote_repairsAKeyWithoutAFirstMessage(t *testing.T) {
-	t.Parallel()
-	db := stocked(t, "a@k", "b@k", "c@l")
-	write(t, db, `update inbox set first = false`)
-	start(t, processor(t, db, answer(nil)))
-	done(t, db)
-}
-
 // However many keys a transaction has locked, claims go on, and the other keys are repaired.
 func TestPromote_besideManyKeysThatAreLocked(t *testing.T) {
 	t.Parallel()
