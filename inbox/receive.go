@@ -87,7 +87,8 @@ func Append(b *pgx.Batch, receiver string, m Message) {
 
 // Receive stores messages in a transaction of its own, and claims for the free slots in it.
 // When it returns nil they are durable, and the caller acknowledges them to their transport.
-// After an error none is stored, or the outcome is unknown: the transport delivers them again.
+// After an error, and at the end of ctx, none is stored, or the outcome is unknown: the transport
+// delivers them again.
 //
 // A message that cannot be stored as it is, or that has another payload than the one under
 // its id, is stored as a dead letter.
@@ -95,7 +96,20 @@ func Append(b *pgx.Batch, receiver string, m Message) {
 // If we die here: before the commit nothing is stored, and after it nothing is acknowledged.
 // What was claimed and did not start is taken over. Test: TestModel.
 func (p *Processor) Receive(ctx context.Context, messages ...Message) (Reception, error) {
-	return p.receive(ctx, column(messages, func(m Message) *incoming { return received(m, nil) }))
+	page := column(messages, func(m Message) *incoming { return received(m, nil) })
+	var r Reception
+	var err error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r, err = p.receive(ctx, page)
+	}()
+	select {
+	case <-ended:
+		return r, err
+	case <-ctx.Done(): // a claim with a long result may hang
+		return Reception{}, fmt.Errorf("%w: %w", groupcommit.ErrUnknown, ctx.Err())
+	}
 }
 
 // receive stores a page, each id once.

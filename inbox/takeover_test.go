@@ -2,6 +2,7 @@ package inbox_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -162,7 +163,8 @@ func (h *hanging) Commit(ctx context.Context, b *pgx.Batch) error {
 	return h.DB.Commit(ctx, b)
 }
 
-// A claim that hangs beyond its deadline keeps neither beats from going on nor the program from its end.
+// A claim that hangs beyond its deadline keeps neither beats from going on, nor the caller of Receive, nor
+// the program from its end.
 func TestClaim_thatHangs(t *testing.T) {
 	t.Parallel()
 	h := &hanging{DB: stocked(t, "m1@k"), away: make(chan struct{}), back: make(chan struct{}), claims: make(chan struct{}, 1)}
@@ -173,13 +175,20 @@ func TestClaim_thatHangs(t *testing.T) {
 		<-ctx.Done()
 		close(ctxEnded)
 		return context.Cause(ctx)
-	}, short, func(o *inbox.Options) { o.Drain = 100 * time.Millisecond })
+	}, short, func(o *inbox.Options) { o.Concurrency, o.Drain = 16, 100*time.Millisecond })
 	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
+	ended, received := make(chan error, 1), make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
 	testrun.Receive(t, "a message that runs", begun)
 	close(h.away)
 	testrun.Receive(t, "a claim that hangs", h.claims)
+	within, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	go func() { _, err := p.Receive(within, note("m2", "")); received <- err }()
+	testrun.Receive(t, "the claim of a page", h.claims)
+	if err := testrun.Receive(t, "the end of Receive", received); !errors.Is(err, context.DeadlineExceeded) || groupcommit.OutcomeOf(err) != groupcommit.Unknown {
+		t.Errorf("a page whose claim hangs: %v", err)
+	}
 	before := h.beats.Load()
 	testrun.True(t, "beats go on", func() bool { return h.beats.Load() > before+2 })
 	stop()
