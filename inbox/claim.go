@@ -9,16 +9,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// readNext reads the present, and the next due time to come.
+// readNext reads how long it is to the next due time, at most $2.
 const readNext = `
 -- inbox.readNext
-select now(),
-       (select due_at from inbox where receiver = $1 and status = 'pending' and first and due_at > now() order by due_at limit 1)`
+select least((select due_at from inbox where receiver = $1 and status = 'pending' and first and due_at > now() order by due_at limit 1) - now(), $2::interval)`
 
 // claimDue claims the oldest messages that are first and due, at most $3, for the holder $2, none
 // of the partitions $5. It registers the holder if its registration ends soon, so an idle holder
-// writes nothing. Before $4 lie only the remains of claimed messages, which an old snapshot may keep.
-// The last column says whether a message waits behind the claimed one.
+// writes nothing. Longer ago than $4 lie only the remains of claimed messages, which an old snapshot
+// may keep. The last column is $7, or -1 where a message waits behind the claimed one.
 const claimDue = `
 -- inbox.claimDue
 with due as (
@@ -28,7 +27,7 @@ with due as (
      and status = 'pending'
      and first
      and due_at <= now()
-     and due_at >= $4
+     and due_at >= now() - $4::interval
      and partition_key <> all ($5::text[])
    order by due_at, id
    limit $3
@@ -54,15 +53,15 @@ with due as (
      set alive_until = excluded.alive_until
 )
 select id, fence, attempts, deaths, waits, message_id, type, ordering_key, partition_key, payload, metadata, claimed_at,
-       (select b.id
-          from inbox b
-         where b.receiver = claimed.receiver
-           and b.ordering_key >= claimed.ordering_key
-           and b.ordering_key <= claimed.ordering_key
-           and b.status = 'pending'
-           and not b.first
-         order by b.ordering_key, b.id
-         limit 1) is not null
+       case when (select b.id
+                    from inbox b
+                   where b.receiver = claimed.receiver
+                     and b.ordering_key >= claimed.ordering_key
+                     and b.ordering_key <= claimed.ordering_key
+                     and b.status = 'pending'
+                     and not b.first
+                   order by b.ordering_key, b.id
+                   limit 1) is null then $7::bigint else -1 end
   from claimed`
 
 const claimOverlap = 2 * time.Second // a message may be committed later than its due time
@@ -71,8 +70,10 @@ const claimOverlap = 2 * time.Second // a message may be committed later than it
 // that has as much of all. So one that is slow, or has very many messages, leaves slots to others.
 type reservation struct {
 	slots int
-	left  int      // slots that are free beside these
-	full  []string // partitions that get none: they have their share, or are paused
+	left  int           // slots that are free beside these
+	full  []string      // partitions that get none: they have their share, or are paused
+	since time.Duration // nothing is due for longer, as far as is known
+	news  int64
 }
 
 func share(slots int) int { return max(1, 7*slots/8) }
@@ -83,7 +84,8 @@ func share(slots int) int { return max(1, 7*slots/8) }
 func (p *Processor) reserve(most int) reservation {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r, has := reservation{full: append([]string{}, p.pausedIn...)}, map[string]int{} // never null, which would claim nothing
+	r := reservation{full: append([]string{}, p.pausedIn...), since: time.Since(p.complete), news: p.news.Load()} // full is never null, which would claim nothing
+	has := map[string]int{}
 	for d := range p.holds {
 		if has[d.Partition]++; d.Partition != "" && has[d.Partition] == share(p.Concurrency) {
 			r.full = append(r.full, d.Partition)
@@ -93,7 +95,9 @@ func (p *Processor) reserve(most int) reservation {
 	if p.claiming > 0 {
 		free-- // the last slot: all others may be of one partition
 	}
-	p.hungry = p.hungry || free <= 0 || len(r.full) > 0
+	if free <= 0 || len(r.full) > 0 {
+		p.news.Add(1)
+	}
 	if !p.open || p.paused || free <= 0 || most > 0 && len(r.full) > 0 {
 		return r
 	}
@@ -111,11 +115,11 @@ func (p *Processor) reserve(most int) reservation {
 //
 // If we die here: what was claimed is taken over. Test: TestModel.
 func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (r reservation, more bool, err error) {
+	began := time.Now() //nolint:forbidigo // it decides only what is read
 	r = p.reserve(most)
 	var claimed []*Delivery
-	came := p.came.Load()
 	if r.slots > 0 {
-		b.Queue(claimDue, p.Receiver, p.Holder, r.slots, time.UnixMicro(p.dueFrom.Load()), r.full, p.Policy.Lease).Query(func(rows pgx.Rows) (err error) {
+		b.Queue(claimDue, p.Receiver, p.Holder, r.slots, r.since, r.full, p.Policy.Lease, r.news).Query(func(rows pgx.Rows) (err error) {
 			claimed, err = pgx.CollectRows(rows, p.scan)
 			return err
 		})
@@ -123,20 +127,14 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (r reserv
 	if err = p.DB.Commit(ctx, b); err != nil {
 		claimed, err = nil, fmt.Errorf("commit a claim for %s: %w", p.Receiver, err)
 	}
-	for _, d := range claimed {
-		d.came = came
-	}
 	p.start(ctx, claimed, r.slots)
-	more = len(claimed) == r.slots
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.hungry && most > 0 && !more {
+	switch more = len(claimed) == r.slots; {
+	case more:
+		p.news.Add(1)
+	case most > 0 && r.news != p.news.Load():
 		p.wake() // the slots that it did not use are free again
-	}
-	if more || len(r.full) > 0 {
-		p.hungry = true
-	} else if most == 0 && err == nil {
-		p.hungry = false
+	case most == 0 && len(r.full) == 0 && err == nil:
+		p.change(func() { p.complete = began.Add(-claimOverlap) })
 	}
 	return r, more, err
 }
@@ -144,7 +142,7 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (r reserv
 func (p *Processor) scan(row pgx.CollectableRow) (*Delivery, error) {
 	d := &Delivery{receiver: p.Receiver}
 	var metadata []byte
-	err := row.Scan(&d.row, &d.fence, &d.Attempt, &d.Deaths, &d.Waits, &d.ID, &d.Type, &d.OrderingKey, &d.Partition, &d.Payload, &metadata, &d.ClaimedAt, &d.followed)
+	err := row.Scan(&d.row, &d.fence, &d.Attempt, &d.Deaths, &d.Waits, &d.ID, &d.Type, &d.OrderingKey, &d.Partition, &d.Payload, &metadata, &d.ClaimedAt, &d.news)
 	_ = json.Unmarshal(metadata, &d.Metadata) // another program's may not be strings
 	return d, err
 }
@@ -154,30 +152,23 @@ func (p *Processor) scan(row pgx.CollectableRow) (*Delivery, error) {
 func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
 	defer cancel()
-	began, b, stranded := time.Now(), &pgx.Batch{}, []string(nil) //nolint:forbidigo // it decides only what is read
+	began, b := time.Now(), &pgx.Batch{} //nolint:forbidigo // it decides only what is read
 	// After an outage all holders may be silent, so each gets the time to register again.
-	if began.Sub(p.reached) > p.timeout() {
+	if p.away {
 		p.patientUntil = began.Add(2 * p.timeout())
 	}
 	repairs := began.Sub(p.repaired) >= max(repairEvery, repairShare*p.repairTook)
 	if repairs {
-		p.dueFrom.Store(0)
-		p.queueRepair(b, &stranded)
+		p.change(func() { p.complete = time.Time{} })
+		p.queueRepair(b)
 	}
-	now, coming := time.Time{}, (*time.Time)(nil)
-	b.Queue(readNext, p.Receiver).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &coming) })
+	b.Queue(readNext, p.Receiver, pollEvery).QueryRow(func(row pgx.Row) error { return row.Scan(&next) })
 	r, more, err := p.claim(ctx, b, 0)
 	ended := time.Now() //nolint:forbidigo // as above
 	if repairs {
 		p.repaired, p.repairTook = ended, ended.Sub(began) // or it has failed to: the next ticks claim, whatever the repair has met
 	}
-	if p.reached = ended; err != nil || ended.Sub(began) > p.timeout() {
-		p.reached = time.Time{}
-	}
-	if len(stranded) > 0 {
-		p.stranded = append(p.stranded, stranded)
-	}
-	switch {
+	switch p.away = err != nil || ended.Sub(began) > p.timeout(); {
 	case err != nil:
 		return 0, err
 	case len(p.stranded) > 0:
@@ -185,11 +176,6 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 		return 0, nil
 	case more && r.left > 0:
 		return 0, nil
-	case !more && len(r.full) == 0:
-		p.dueFrom.Store(now.Add(-claimOverlap).UnixMicro())
 	}
-	if coming != nil {
-		return max(0, min(pollEvery, coming.Sub(now))), nil
-	}
-	return pollEvery, nil
+	return next, nil
 }

@@ -246,25 +246,6 @@ func TestDrain(t *testing.T) {
 		stop()
 		testrun.Row(t, db, `select status = 'pending' and attempts = 0 and waits = 0 and due_at <= clock_timestamp() from inbox`)
 	})
-
-	t.Run("does not wait for a handler that ignores its context", func(t *testing.T) {
-		db := fresh(t, "m1@k")
-		h := newHung(db)
-		ctx, cancel := context.WithCancel(t.Context())
-		p, ended := processor(t, db, h.handle, func(o *inbox.Options) { o.Drain = time.Millisecond }), make(chan error, 1)
-		go func() { ended <- p.Run(ctx) }()
-		testrun.Receive(t, "the handler", h.begun)
-		cancel()
-		if err := testrun.Receive(t, "the end of Run", ended); err == nil {
-			t.Error("Run returned nil")
-		}
-		start(t, processor(t, db, answer(nil), shortBackoff))
-		done(t, db)
-		close(h.finish)
-		if err := testrun.Receive(t, "the first commit", h.ended); !inbox.IsLost(err) {
-			t.Errorf("the first holder's commit ended with %v", err)
-		}
-	})
 }
 
 func shortBackoff(o *inbox.Options) { o.Policy.BackoffBase, o.Policy.BackoffCap = 1, 1 }

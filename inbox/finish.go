@@ -158,21 +158,17 @@ func (p *Processor) endOf(ctx context.Context, d *Delivery, err error) (end End,
 		return EndReleased, p.ending(d, false, attempts-1, d.Waits, 0, nil, nil)
 	case errors.As(err, &dead):
 		return EndDeadLetter, p.ending(d, true, attempts, d.Waits, 0, nil, err)
-	case errors.As(err, &waiting) && waiting.NeedsOperator:
-		return EndBlocked, p.wait(d, *waiting, err)
 	case errors.As(err, &waiting):
-		return EndWaiting, p.wait(d, *waiting, err)
+		pause, limited := min(max(waiting.AtLeast, 0), max(LongestWait, p.Policy.BackoffCap)), !waiting.NoDeadline
+		if limited {
+			pause = max(pause, p.Policy.backoff(d.Waits))
+		}
+		if end = EndWaiting; waiting.NeedsOperator {
+			end = EndBlocked
+		}
+		return end, p.ending(d, false, 0, d.Waits+1, pause, &limited, err) // the handler got as far as the service
 	}
 	return EndFailed, p.ending(d, attempts >= p.Policy.MaxAttempts, attempts, d.Waits, p.Policy.backoff(attempts-1), nil, err)
-}
-
-// wait forgets earlier errors, since the handler got as far as the service.
-func (p *Processor) wait(d *Delivery, w WaitError, reason error) func(*pgx.Batch) {
-	pause, limited := min(max(w.AtLeast, 0), max(LongestWait, p.Policy.BackoffCap)), !w.NoDeadline
-	if limited {
-		pause = max(pause, p.Policy.backoff(d.Waits))
-	}
-	return p.ending(d, false, 0, d.Waits+1, pause, &limited, reason)
 }
 
 // ending queues the end of a claim. limited says whether the message waits for a service, with a

@@ -2,16 +2,13 @@ package inbox
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/internal/loop"
 )
 
 // A holder is registered by the claim and by each beat, while it holds messages. beat returns
-// which of its messages $4, claimed under the fences $5, it does not hold any more.
+// the places of those of its messages $4, claimed under the fences $5, that it does not hold any more.
 const (
 	beat = `
 -- inbox.beat
@@ -22,8 +19,8 @@ with registered as (
   on conflict (receiver, holder) do update
      set alive_until = excluded.alive_until
 )
-select id
-  from unnest($4::bigint[], $5::bigint[]) as held (id, fence)
+select place
+  from unnest($4::bigint[], $5::bigint[]) with ordinality as held (id, fence, place)
  where (select i.id from inbox i where i.id = held.id and i.fence = held.fence and i.status in ('running', 'done')) is null`
 
 	// forget removes holders that are silent, and those that are registered for too long: they
@@ -44,8 +41,7 @@ delete from inbox_holders
 	// that grows with the deaths in a row, so that a message which kills its process soon runs
 	// without those that ran beside it. It also takes back messages that this holder $6 has claimed
 	// and does not handle (they are not in $7): the claim had an unknown outcome, or its end could
-	// not be stored. It takes none back while one of its claims is in flight ($8), and no message
-	// that was claimed less than $9 ago.
+	// not be stored. A message that was claimed less than $8 ago may be about to start.
 	takeOver = `
 -- inbox.takeOver
 update inbox i
@@ -62,7 +58,7 @@ update inbox i
           where receiver = $1
             and status = 'running'
             and (holder <> $6 and holder not in (select holder from inbox_holders where receiver = $1)
-                 or holder = $6 and id <> all ($7::bigint[]) and not $8 and claimed_at not between clock_timestamp() - $9::interval and clock_timestamp())
+                 or holder = $6 and id <> all ($7::bigint[]) and claimed_at not between clock_timestamp() - $8::interval and clock_timestamp())
           order by holder
             for update skip locked))`
 
@@ -104,53 +100,37 @@ func (p *Processor) timeout() time.Duration { return max(p.Policy.Lease, 3*time.
 // queueRepair queues what mends the rows that others left: messages of silent holders, claims and
 // ends with an unknown outcome, and due times of a wrong clock. It reads a part of the keys,
 // behind that of the repair before, for those without a first message.
-func (p *Processor) queueRepair(b *pgx.Batch, stranded *[]string) {
+func (p *Processor) queueRepair(b *pgx.Batch) {
 	q := p.Policy
 	if time.Now().After(p.patientUntil) { //nolint:forbidigo // it decides only when others are taken over
-		p.mu.Lock()
-		claims := p.claiming > 0
-		p.mu.Unlock() // before what is held is read
 		b.Queue(forget, p.Receiver, q.Lease)
 		b.Queue(takeOver, p.Receiver, deathsPerAttempt*q.MaxAttempts, q.DeadLetters == Pass,
-			q.BackoffBase, q.BackoffCap, p.Holder, column(p.held(), rowOf), claims, 2*p.timeout())
+			q.BackoffBase, q.BackoffCap, p.Holder, column(p.held(), rowOf), 2*p.timeout())
 	}
 	b.Queue(correctDueTimes, p.Receiver, q.BackoffCap, max(LongestWait, q.BackoffCap))
 	if len(p.stranded) == 0 {
-		b.Queue(readStranded, p.Receiver, p.repairedKey).QueryRow(func(row pgx.Row) error { return row.Scan(stranded, &p.repairedKey) })
+		b.Queue(readStranded, p.Receiver, p.repairedKey).QueryRow(func(row pgx.Row) error { return row.Scan(&p.stranded, &p.repairedKey) })
 	}
 }
 
-// promoteStranded repairs keys, each set of them in a transaction of its own, and in two halves where
-// one of them is locked. What is left after a short time waits for the next tick, and a key that
-// cannot be repaired is found again.
+// promoteStranded repairs keys, each in a transaction of its own, since another one may have it locked.
+// What is left after a short time waits for the next tick, and a key that is locked is found again.
 //
 // If we die here: the repair of another processor finds the keys. Test: TestModel.
 func (p *Processor) promoteStranded(ctx context.Context) {
 	for began := time.Now(); len(p.stranded) > 0 && time.Since(began) < promoteTime; { //nolint:forbidigo // it decides only when claims go on
-		keys := p.stranded[0]
-		p.stranded = p.stranded[1:]
 		b := &pgx.Batch{}
 		b.Queue(setLockTimeout)
-		b.Queue(promoteMany, slices.Repeat([]string{p.Receiver}, len(keys)), keys)
-		if half := len(keys) / 2; p.DB.Commit(ctx, b) != nil && half > 0 {
-			p.stranded = append(p.stranded, keys[:half], keys[half:])
-		}
+		b.Queue(promote, p.Receiver, p.stranded[0])
+		_ = p.DB.Commit(ctx, b)
+		p.stranded = p.stranded[1:]
 	}
 }
 
-// keepAlive registers the holder while it holds messages, until ctx ends, and ends the context of
-// the handlers whose messages are lost.
+// beat registers the holder while it holds messages, and ends the context of the handlers whose messages
+// are lost.
 //
 // If we die here: other processors take over. Test: TestTakeover.
-func (p *Processor) keepAlive(ctx context.Context) {
-	for pause := p.Policy.Lease / 3; loop.Pause(ctx, pause, nil); {
-		began := time.Now() //nolint:forbidigo // a slow beat makes the pause shorter
-		p.beat(ctx)
-		pause = max(0, p.Policy.Lease/3-time.Since(began)) //nolint:forbidigo // as above
-	}
-}
-
-// beat renews the lease.
 func (p *Processor) beat(ctx context.Context) {
 	held, lost := p.held(), []int64(nil)
 	if len(held) == 0 {
@@ -167,10 +147,8 @@ func (p *Processor) beat(ctx context.Context) {
 	if err := p.DB.Commit(ctx, b); err != nil {
 		p.Log.WarnContext(ctx, "heartbeat failed", "receiver", p.Receiver, "error", err)
 	}
-	for _, d := range held {
-		if slices.Contains(lost, d.row) {
-			d.cancel(errLost)
-		}
+	for _, place := range lost {
+		held[place-1].cancel(errLost)
 	}
 }
 

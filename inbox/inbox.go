@@ -85,8 +85,7 @@ type Delivery struct {
 	receiver       string
 	row, fence     int64
 	cancel         context.CancelCauseFunc // ends the handler's context
-	followed       bool                    // others of its key waited behind it when it was claimed
-	came           int64                   // of the processor, when it was claimed
+	news           int64                   // of the processor, when it was claimed; -1 where a message waited behind it
 	endedByHandler bool                    // by its handler's transaction
 }
 

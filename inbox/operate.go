@@ -129,19 +129,23 @@ func readEntries(ctx context.Context, q groupcommit.Querier, sql string, args ..
 	return pgx.CollectRows(rows, pgx.RowToStructByNameLax[Entry])
 }
 
-// retryDeadLetter makes a dead letter due. It keeps its place in the order of its key: a processor
-// promotes one that others have passed.
-const retryDeadLetter = `
--- inbox.retryDeadLetter
+// decideDeadLetter retries a dead letter, or discards it where $3 is false. One that is retried keeps its
+// place in the order of its key: a processor promotes one that others have passed. The fence refuses
+// whatever an earlier holder might still commit.
+const decideDeadLetter = `
+-- inbox.decideDeadLetter
 update inbox
-   set status        = 'pending',
-       attempts      = 0,
-       deaths        = 0,
-       waits         = 0,
+   set status        = case when $3 then 'pending' else 'discarded' end,
+       first         = first and $3,
+       fence         = fence + 1,
+       attempts      = case when $3 then 0 else attempts end,
+       deaths        = case when $3 then 0 else deaths end,
+       waits         = case when $3 then 0 else waits end,
        waiting_since = null,
        due_at        = clock_timestamp(),
        decided_by    = $2,
-       decided_at    = clock_timestamp()
+       decided_at    = clock_timestamp(),
+       finished_at   = case when not $3 then clock_timestamp() end
  where id = $1
    and status = 'dead'
 returning id`
@@ -150,38 +154,22 @@ returning id`
 // operator, actor, who must have a name. Errors are ErrNoMessage and ErrNotDeadLetter; after
 // any other it is unknown whether it was done, and Retry may be called again.
 func Retry(ctx context.Context, q groupcommit.Querier, number int64, actor string) error {
-	return decide(ctx, q, "retry", retryDeadLetter, number, actor)
+	return decide(ctx, q, "retry", number, actor, true)
 }
-
-// discardDeadLetter ends a dead letter without effect. The fence refuses whatever an earlier
-// holder might still commit.
-const discardDeadLetter = `
--- inbox.discardDeadLetter
-update inbox
-   set status      = 'discarded',
-       first       = false,
-       fence       = fence + 1,
-       finished_at = clock_timestamp(),
-       decided_by  = $2,
-       decided_at  = clock_timestamp()
- where id = $1
-   and status = 'dead'
-returning id`
 
 // Discard ends a dead letter undone, for ever, and lets the younger messages of its key
-// continue, within a second, or one for each 2,000 messages that wait. It stays visible, with its actor. Errors are those of Retry.
+// continue, within a second, or one for each 2,000 messages that wait. It stays visible, with its actor.
+// Errors are those of Retry.
 func Discard(ctx context.Context, q groupcommit.Querier, number int64, actor string) error {
-	return decide(ctx, q, "discard", discardDeadLetter, number, actor)
+	return decide(ctx, q, "discard", number, actor, false)
 }
 
-// decide runs one statement that is a transaction of its own.
-//
 // If we die here: the decision is stored with its actor, or not at all. Test:
 // TestRetryAndDiscard_refuseWhatIsNoDeadLetter.
-func decide(ctx context.Context, q groupcommit.Querier, what, decision string, number int64, actor string) error {
-	rows, _ := q.Query(ctx, decision, number, actor) // they have the error too
-	decided, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err == nil && len(decided) == 0 {
+func decide(ctx context.Context, q groupcommit.Querier, what string, number int64, actor string, retries bool) error {
+	var decided int64
+	err := q.QueryRow(ctx, decideDeadLetter, number, actor, retries).Scan(&decided)
+	if errors.Is(err, pgx.ErrNoRows) {
 		if _, err = Show(ctx, q, number); err == nil {
 			err = ErrNotDeadLetter
 		}

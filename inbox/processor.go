@@ -46,27 +46,26 @@ type Options struct {
 type Processor struct {
 	Options
 
-	woken   chan struct{}
-	ran     atomic.Bool
-	came    atomic.Int64 // how often messages came that may be behind one that runs
-	dueFrom atomic.Int64 // no message is due before, in microseconds
+	woken chan struct{}
+	ran   atomic.Bool
+	news  atomic.Int64 // how often a message may have come that waits for the end of one that runs
 
 	mu       sync.Mutex
 	open     bool // claims may begin
 	paused   bool
 	pausedIn []string
-	hungry   bool // messages may be due that found no slot
-	claiming int  // slots of claims in flight, and of those that have not started what they claimed
+	complete time.Time // when the last claim began that left nothing due
+	claiming int       // slots of claims in flight, and of those that have not started what they claimed
 	holds    map[*Delivery]bool
 	running  sync.WaitGroup // of the loop, claims and handlers
 
 	// Of the loop alone.
-	reached      time.Time // when a claim was committed; zero after a failed or slow one
+	away         bool // the database, at the last claim
 	repaired     time.Time
 	repairTook   time.Duration
-	repairedKey  string     // keys up to it were looked at
-	stranded     [][]string // sets of keys without a first message
-	patientUntil time.Time  // others are not taken over before, after an outage of the database
+	repairedKey  string    // keys up to it were looked at
+	stranded     []string  // keys without a first message
+	patientUntil time.Time // others are not taken over before, after an outage of the database
 }
 
 var (
@@ -125,11 +124,14 @@ func (p *Processor) Run(ctx context.Context) error {
 	}
 	alive, die := context.WithCancel(context.WithoutCancel(ctx))
 	var beating sync.WaitGroup
-	beating.Go(func() { p.keepAlive(alive) })
+	beating.Go(func() {
+		for loop.Pause(alive, p.Policy.Lease/3, nil) {
+			p.beat(alive)
+		}
+	})
 	defer beating.Wait()
 	defer die()
-	p.setOpen(true)
-	p.reached = time.Now() //nolint:forbidigo // it decides only when others are taken over
+	p.change(func() { p.open = true })
 	p.running.Go(func() { p.claims(ctx) })
 	<-ctx.Done()
 	return p.drain()
@@ -149,7 +151,7 @@ func (p *Processor) claims(ctx context.Context) {
 		case <-ctx.Done():
 		case <-p.woken:
 		case <-p.Wake:
-			p.came.Add(1)
+			p.news.Add(1)
 		case <-time.After(next):
 		}
 		return time.Until(until), nil //nolint:forbidigo // as above
@@ -169,11 +171,6 @@ func (p *Processor) start(ctx context.Context, claimed []*Delivery, slots int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, d := range claimed {
-		for before := range p.holds {
-			if before.row == d.row {
-				before.cancel(errLost)
-			}
-		}
 		handling, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 		if d.cancel = cancel; !p.open {
 			cancel(errDraining)
@@ -196,7 +193,7 @@ func (p *Processor) ended(d *Delivery, end End) {
 	defer p.mu.Unlock()
 	delete(p.holds, d)
 	d.cancel(nil)
-	if p.hungry || end != EndDone || d.followed || d.came != p.came.Load() {
+	if end != EndDone || d.news != p.news.Load() {
 		p.wake()
 	}
 }
@@ -208,30 +205,27 @@ func (p *Processor) held() []*Delivery {
 	return slices.Collect(maps.Keys(p.holds))
 }
 
-func (p *Processor) setOpen(open bool) {
+func (p *Processor) change(fields func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.open = open
+	fields()
 }
 
 // drain waits for the handlers, and cancels them after Drain.
 func (p *Processor) drain() error {
-	p.setOpen(false)
+	p.change(func() { p.open = false })
+	late := time.AfterFunc(p.Drain, func() {
+		for _, d := range p.held() {
+			d.cancel(errDraining)
+		}
+	})
+	defer late.Stop()
 	ended := make(chan struct{})
 	go func() { p.running.Wait(); close(ended) }()
 	select {
 	case <-ended:
 		return nil
-	case <-time.After(p.Drain):
-	}
-	late := p.held()
-	for _, d := range late {
-		d.cancel(errDraining)
-	}
-	select {
-	case <-ended:
-		return nil
-	case <-time.After(releaseTime):
-		return fmt.Errorf("inbox: of %s, a claim has not ended, or some of %d handlers ignore the end of their context", p.Receiver, len(late))
+	case <-time.After(p.Drain + releaseTime):
+		return fmt.Errorf("inbox: of %s, a claim has not ended, or some of %d handlers ignore the end of their context", p.Receiver, len(p.held()))
 	}
 }

@@ -8,15 +8,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/internal/loop"
 )
 
 // Reception is what became of messages that were received.
@@ -29,6 +32,10 @@ const MaxLength = 255
 const (
 	maxMetadata = 8 << 20 // bytes as JSON, which escapes a byte by six at most: an outbox holds 1 MiB
 	maxTries    = 3       // of a transaction that lost a race
+
+	pageMessages = 500
+	pageBytes    = 1 << 20 // of payloads; a longer message is a page of its own
+	yields       = 3       // how often Consume lets other goroutines run before it takes what is ready
 )
 
 var (
@@ -87,7 +94,8 @@ func Append(b *pgx.Batch, receiver string, m Message) {
 
 // Receive stores messages in a transaction of its own, and claims for the free slots in it.
 // When it returns nil they are durable, and the caller acknowledges them to their transport.
-// After an error none is stored, or the outcome is unknown: the transport delivers them again.
+// After an error, and at the end of ctx, none is stored, or the outcome is unknown: the transport
+// delivers them again.
 //
 // A message that cannot be stored as it is, or that has another payload than the one under
 // its id, is stored as a dead letter.
@@ -95,7 +103,20 @@ func Append(b *pgx.Batch, receiver string, m Message) {
 // If we die here: before the commit nothing is stored, and after it nothing is acknowledged.
 // What was claimed and did not start is taken over. Test: TestModel.
 func (p *Processor) Receive(ctx context.Context, messages ...Message) (Reception, error) {
-	return p.receive(ctx, column(messages, func(m Message) *incoming { return received(m, nil) }))
+	page := column(messages, func(m Message) *incoming { return received(m, nil) })
+	var r Reception
+	var err error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r, err = p.receive(ctx, page)
+	}()
+	select {
+	case <-ended:
+		return r, err
+	case <-ctx.Done(): // a claim with a long result may hang
+		return Reception{}, fmt.Errorf("%w: %w", groupcommit.ErrUnknown, ctx.Err())
+	}
 }
 
 // receive stores a page, each id once.
@@ -157,7 +178,7 @@ func (p *Processor) storePage(ctx context.Context, page []*incoming) (r Receptio
 	b.Queue(promoteMany, receivers, keys)
 	_, more, err := p.claim(ctx, b, len(page)+1) // one more shows whether older messages are due
 	if behind {
-		p.came.Add(1)
+		p.news.Add(1)
 	}
 	if more || behind { // the message before may have ended meanwhile
 		p.wake()
@@ -198,4 +219,99 @@ delete from inbox
 		return 0, fmt.Errorf("delete done messages: %w", err)
 	}
 	return int(deleted), nil
+}
+
+// Read says what the inbox stores of a message. What it leaves empty is the transport's: id,
+// payload and metadata, and the type, ordering key and partition that package outbox writes
+// into the metadata. After an error, and after a panic, the message is stored as a dead letter.
+//
+// A transport that gives a message another UUID when it is sent again needs an id of the
+// sender, of the business or of the content: idempotency.ParseKey, NaturalKey, Content.
+type Read func(*message.Message) (Message, error)
+
+// Consume subscribes to a topic and receives its messages until ctx ends, then it returns nil,
+// or until the subscriber ends the subscription, which is an error. It takes one message, and
+// with it those that are ready behind it. It stores them as Receive does, and only then
+// acknowledges them. If they cannot be stored it refuses them, so that they are redelivered, and
+// takes one, then two, and so on. read may be nil.
+//
+// If we die here: what was not acknowledged is redelivered. Test: TestConsume.
+func (p *Processor) Consume(ctx context.Context, from message.Subscriber, topic string, read Read) error {
+	deliveries, err := from.Subscribe(ctx, topic)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil
+	case err != nil:
+		return fmt.Errorf("subscribe to %s: %w", topic, err)
+	}
+	open, end := context.WithCancel(ctx)
+	defer end()
+	most := pageMessages
+	loop.Run(open, p.Log.With("receiver", p.Receiver, "topic", topic), "receive failed, the messages will be redelivered", func(context.Context) (time.Duration, error) {
+		page := nextPage(open, deliveries, most)
+		if len(page) == 0 {
+			end()
+			return 0, nil
+		}
+		_, err := p.receive(ctx, column(page, func(m *message.Message) *incoming { return received(readOne(m, read)) }))
+		for _, m := range page {
+			if err == nil {
+				m.Ack()
+			} else {
+				m.Nack()
+			}
+		}
+		most = min(pageMessages, 2*most)
+		if err != nil {
+			most = 1 // so that one that cannot be stored holds up no other
+		}
+		return 0, err
+	})
+	if ctx.Err() == nil {
+		return fmt.Errorf("consume %s: the subscription ended", topic)
+	}
+	return nil
+}
+
+// nextPage waits for a message, and returns it with those that are ready behind it; none when ctx
+// has ended or the channel is closed.
+func nextPage(ctx context.Context, messages <-chan *message.Message, most int) (page []*message.Message) {
+	select {
+	case <-ctx.Done():
+	case m, open := <-messages:
+		if !open {
+			return nil
+		}
+		page = append(page, m)
+		for bytes, idle := len(m.Payload), 0; len(page) < most && bytes < pageBytes && idle < yields; {
+			select {
+			case m, open = <-messages:
+				if !open {
+					return page
+				}
+				page, bytes, idle = append(page, m), bytes+len(m.Payload), 0
+			default:
+				idle++
+				runtime.Gosched() // a subscriber may be about to deliver
+			}
+		}
+	}
+	return page
+}
+
+func readOne(m *message.Message, read Read) (one Message, err error) {
+	if read != nil {
+		err = loop.Safely(func() (err error) { one, err = read(m); return err })
+	}
+	one.ID = cmp.Or(one.ID, m.UUID)
+	if one.Payload == nil {
+		one.Payload = m.Payload
+	}
+	if one.Metadata == nil {
+		one.Metadata = m.Metadata
+	}
+	if one.Type == "" && one.OrderingKey == "" && one.Partition == "" {
+		one.Type, one.OrderingKey, one.Partition = m.Metadata.Get("type"), m.Metadata.Get("ordering_key"), m.Metadata.Get("partition_key")
+	}
+	return one, err
 }

@@ -2,6 +2,7 @@ package inbox_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -60,17 +61,17 @@ func TestTakeover(t *testing.T) {
 
 	t.Run("a holder that returns ends the context of handlers whose messages it lost", func(t *testing.T) {
 		db := fresh(t, "m1@k")
-		zombie, heir := newHung(db), newHung(db)
-		start(t, processor(t, db, zombie.handle, short))
-		testrun.Receive(t, "the first holder", zombie.begun)
+		h := newHung(db)
+		start(t, processor(t, db, h.handle, short))
+		testrun.Receive(t, "the first claim", h.begun)
 		write(t, db, `update inbox set holder = 'silent'`) // as if it had been silent
-		start(t, processor(t, db, heir.handle, short))
-		testrun.True(t, "another claim begins", func() bool { return len(heir.begun)+len(zombie.begun) > 0 })
-		if err := testrun.Receive(t, "the end of its context", zombie.lost); !strings.Contains(err.Error(), "taken over") {
+		testrun.Receive(t, "another claim, of the same processor", h.begun)
+		if err := testrun.Receive(t, "the end of its context", h.lost); !strings.Contains(err.Error(), "taken over") {
 			t.Errorf("the context ended by %v", err)
 		}
-		close(zombie.finish)
-		close(heir.finish)
+		<-time.After(500 * time.Millisecond) // of five beats
+		testrun.Same(t, "contexts of the second claim that ended", 0, len(h.lost))
+		close(h.finish)
 		done(t, db)
 		testrun.Row(t, db, `select count(*) = 1 from merchants`)
 	})
@@ -93,18 +94,6 @@ func TestTakeover(t *testing.T) {
 		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, holder = 'dead', claimed_at = now() + interval '1 hour'`)
 		write(t, db, `insert into inbox_holders (receiver, holder, alive_until) values ('r', 'dead', now() + interval '1 hour')`)
 		start(t, processor(t, db, answer(nil), short))
-		done(t, db)
-	})
-
-	t.Run("a processor whose registration is gone keeps what it handles", func(t *testing.T) {
-		db := fresh(t, "m1@k")
-		h := newHung(db)
-		start(t, processor(t, db, h.handle, func(o *inbox.Options) { o.Policy.Lease = time.Hour })) // so that no beat registers it
-		testrun.Receive(t, "the holder", h.begun)
-		write(t, db, `delete from inbox_holders`)
-		<-time.After(2500 * time.Millisecond) // of two repairs
-		testrun.Row(t, db, `select status = 'running' and deaths = 0 from inbox`)
-		close(h.finish)
 		done(t, db)
 	})
 
@@ -147,41 +136,6 @@ create trigger refuse before update on inbox for each row when (old.due_at > '21
 	}
 }
 
-// slow is a database of which one commit, of a page, returns late.
-type slow struct {
-	*postgres.DB
-
-	late func()
-}
-
-type slowly struct{}
-
-func (s *slow) Commit(ctx context.Context, b *pgx.Batch) error {
-	err := s.DB.Commit(ctx, b)
-	if ctx.Value(slowly{}) != nil {
-		s.late()
-	}
-	return err
-}
-
-// A claim keeps its messages however long its commit takes.
-func TestClaim_whoseCommitIsSlow(t *testing.T) {
-	t.Parallel()
-	db, handled := stocked(t), &diary{}
-	p := processor(t, &slow{db, sync.OnceFunc(func() {
-		write(t, db, `update inbox set claimed_at = claimed_at - interval '1 minute' where message_id = 'm1'`)
-		<-time.After(2500 * time.Millisecond) // of two repairs
-	})}, noting(handled), short)
-	start(t, p)
-	put(t, db, "m0", "")
-	done(t, db)
-	_, err := p.Receive(context.WithValue(t.Context(), slowly{}, true), note("m1", ""))
-	testdb.Must(t, err)
-	done(t, db)
-	testrun.Same(t, "handled", "m0 m1", handled.String())
-	testrun.Same(t, "deaths", int64(0), testdb.One[int64](t, db, `select sum(deaths) from inbox`))
-}
-
 // hanging is a database whose claims do not return once it is away, as where a standby is away and
 // the result is long. It counts the beats.
 type hanging struct {
@@ -209,7 +163,8 @@ func (h *hanging) Commit(ctx context.Context, b *pgx.Batch) error {
 	return h.DB.Commit(ctx, b)
 }
 
-// A claim that hangs beyond its deadline keeps neither beats from going on nor the program from its end.
+// A claim that hangs beyond its deadline keeps neither beats from going on, nor the caller of Receive, nor
+// the program from its end.
 func TestClaim_thatHangs(t *testing.T) {
 	t.Parallel()
 	h := &hanging{DB: stocked(t, "m1@k"), away: make(chan struct{}), back: make(chan struct{}), claims: make(chan struct{}, 1)}
@@ -220,13 +175,20 @@ func TestClaim_thatHangs(t *testing.T) {
 		<-ctx.Done()
 		close(ctxEnded)
 		return context.Cause(ctx)
-	}, short, func(o *inbox.Options) { o.Drain = 100 * time.Millisecond })
+	}, short, func(o *inbox.Options) { o.Concurrency, o.Drain = 16, 100*time.Millisecond })
 	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
+	ended, received := make(chan error, 1), make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
 	testrun.Receive(t, "a message that runs", begun)
 	close(h.away)
 	testrun.Receive(t, "a claim that hangs", h.claims)
+	within, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	go func() { _, err := p.Receive(within, note("m2", "")); received <- err }()
+	testrun.Receive(t, "the claim of a page", h.claims)
+	if err := testrun.Receive(t, "the end of Receive", received); !errors.Is(err, context.DeadlineExceeded) || groupcommit.OutcomeOf(err) != groupcommit.Unknown {
+		t.Errorf("a page whose claim hangs: %v", err)
+	}
 	before := h.beats.Load()
 	testrun.True(t, "beats go on", func() bool { return h.beats.Load() > before+2 })
 	stop()

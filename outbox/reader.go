@@ -21,7 +21,6 @@ const (
 	pageBytes    = 1 << 20 // of payloads and metadata; a longer message is a page of its own
 	ackDeadline  = 30 * time.Second
 	afterFailure = 100 * time.Millisecond
-	logEvery     = time.Minute // a failure that lasts
 
 	reread   = 2000        // ids before the last one that a page reads again, for transactions that commit later
 	fullScan = time.Second // between two pages that are read from the beginning
@@ -148,11 +147,14 @@ func (s *subscriber) HandleError(_ watermill.LoggerAdapter, _ bool, err error) t
 	}
 	switch {
 	case s.done.Err() != nil:
+		return 0
+	case failed && !s.failed:
+		s.Log.Error("delivery from the outbox failed and is retried", "refused", len(s.ids)-s.acked, "error", err)
+	case s.failed && !failed:
+		s.Log.Info("delivery from the outbox works again")
+	}
+	switch s.failed = failed; {
 	case failed:
-		if now.Sub(s.failed) >= logEvery {
-			s.failed = now
-			s.Log.Error("delivery from the outbox failed and is retried", "refused", len(s.ids)-s.acked, "error", err)
-		}
 		s.nextScan = time.Time{}
 		loop.Pause(s.done, afterFailure, nil)
 	case len(s.ids) < pageMessages && s.bytes < pageBytes: // there is no more
@@ -161,10 +163,6 @@ func (s *subscriber) HandleError(_ watermill.LoggerAdapter, _ bool, err error) t
 			wait = min(wait, s.nextScan.Sub(now))
 		}
 		loop.Pause(s.done, wait, s.Bell)
-	}
-	if !failed && len(s.ids) > 0 && !s.failed.IsZero() {
-		s.failed = time.Time{}
-		s.Log.Info("delivery from the outbox works again")
 	}
 	return 0
 }

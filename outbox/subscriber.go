@@ -14,6 +14,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/payonce/payonce/internal/loop"
 )
 
 // Options of a subscriber.
@@ -68,7 +70,7 @@ type subscriber struct {
 	close      context.CancelFunc    // ends it
 	to         chan *message.Message // holds a page
 	subscribed atomic.Bool
-	failed     time.Time // when the failure that lasts was logged; zero if none does
+	failed     bool // the last poll has
 
 	ids   []int64 // of the page
 	bytes int     // in it
@@ -82,7 +84,10 @@ type subscriber struct {
 	nextScan time.Time
 }
 
-var errSubscribed = errors.New("a subscriber has one topic")
+var (
+	errSubscribed = errors.New("a subscriber has one topic")
+	errEnded      = errors.New("the subscription has ended")
+)
 
 // Subscribe implements message.Subscriber. It fails if the table cannot be read.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
@@ -117,4 +122,37 @@ func (s *subscriber) end() {
 func (s *subscriber) Close() error {
 	s.end()
 	return s.watermill.Close()
+}
+
+// Forward publishes the messages of a topic, one after the other in their order and each under
+// its own id, until ctx ends; then it returns nil. It acknowledges a message when Publish has
+// returned nil for it, so a broker receives each at least once. from may be any subscriber.
+//
+// What Publish refuses is retried, and the first failure of several is logged to slog.Default().
+//
+// Publish ends when the context of its message does, which is delivered again then.
+func Forward(ctx context.Context, from message.Subscriber, topic string, to message.Publisher) error {
+	messages, err := from.Subscribe(ctx, topic)
+	if err != nil {
+		return err
+	}
+	failing := false
+	for m := range messages {
+		err := loop.Safely(func() error { return to.Publish(topic, m) })
+		if err == nil {
+			m.Ack()
+			failing = false
+			continue
+		}
+		if !failing {
+			slog.ErrorContext(ctx, "publish failed and is retried", "topic", topic, "message_id", m.UUID, "error", err) //nolint:sloglint // the program's
+		}
+		failing = true
+		m.Nack()
+		loop.Pause(ctx, afterFailure, nil)
+	}
+	if ctx.Err() == nil {
+		return errEnded
+	}
+	return nil
 }
