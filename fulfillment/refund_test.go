@@ -1,7 +1,6 @@
 package fulfillment_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -131,19 +130,6 @@ func TestObservedRefund(t *testing.T) {
 	)
 	decides(t, "", given("a refund of ours that it leaves nothing for fails", "refunding",
 		"refunds:succeeded@outside@all refund/0:rejected refunds:succeeded@outside@all", "refund.failed"))
-}
-
-// TestObservedRefund_wakesItsMessage, which has another key, so that it does not wait for its next read of the list.
-func TestObservedRefund_wakesItsMessage(t *testing.T) {
-	t.Parallel()
-	for message, want := range map[string]bool{"stripe.refund.updated": true, "": false} { // "": its own message
-		m := newScripted(t, "refunding")
-		m.play(message, "refunds:succeeded", 1)
-		woken := slices.ContainsFunc(m.sent, func(s sentMessage) bool { return s.to == "fulfillment refund.ended" && s.key == "re_1" })
-		if woken != want {
-			t.Errorf("after %q it sends %v", message, m.sent)
-		}
-	}
 }
 
 func TestDispute(t *testing.T) {

@@ -76,7 +76,6 @@ func TestProviderEvent(t *testing.T) {
 		given("what an event says is not believed", "started", "retrieve:processing", "polls"),
 		given("payment_intent.succeeded of a finished charge adds no event", "captured", "", ""),
 	)
-	decides(t, "refund.ended", given("the end of a refund is a wake-up", "refunded", "", ""))
 	decides(t, "stripe.customer.created", given("an event of a newer program waits", "started", "", "waits"))
 	t.Run("an event of a charge that is not ours is done with one line in the log", func(t *testing.T) {
 		t.Parallel()
