@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -224,43 +223,15 @@ func TestAttempt_retry_after_is_honoured(t *testing.T) {
 	}
 }
 
-// TestKeys_areBounded: each failure that the provider may have saved opens a key, up to domain.MaxKeys. From
-// then on nothing is recorded, so the stream does not grow for as long as the provider fails, and the last
-// key is sent until the provider has forgotten what it saved.
+// TestKeys_areBounded: at the last of domain.MaxKeys keys nothing is recorded, so the stream does not grow for as
+// long as the provider fails, and the key is sent until the provider has forgotten what it saved.
 func TestKeys_areBounded(t *testing.T) {
 	t.Parallel()
-	for op, r := range map[string]row{
-		"create":  {after: "reserved", calls: "create/%:500", want: "create/%:succeeded"},
-		"confirm": {after: "started", calls: "retrieve:requires_confirmation confirm/%:500", want: "retrieve:succeeded"},
-		"refund":  {after: "refunding", calls: "refunds: refund/%:500", want: "refunds: refund/%:succeeded"},
-	} {
-		t.Run(op, func(t *testing.T) {
-			t.Parallel()
-			m := newScripted(t, r.after)
-			number := func(calls string, n int) string {
-				key := min(n, domain.MaxKeys-1)
-				if op == "confirm" {
-					key += len(histories[r.after])
-				}
-				return strings.ReplaceAll(calls, "%", strconv.Itoa(key))
-			}
-			for n := range domain.MaxKeys + 3 {
-				want := "payment.attempt_failed waits"
-				switch {
-				case n >= domain.MaxKeys-1:
-					want = "waits"
-				case op == "refund":
-					want = "refund.attempt_failed waits"
-				}
-				if got := m.play("", number(r.calls, n), 1); got != want {
-					t.Fatalf("failure %d records %s, want %s", n+1, got, want)
-				}
-			}
-			if got := m.play("", number(r.want, domain.MaxKeys), 1); strings.HasSuffix(got, "waits") {
-				t.Errorf("then it records %s", got)
-			}
-		})
-	}
+	decides(t, "",
+		given("of a creation", "last creation", "create/49:500 | create/49:requires_action cancel:canceled", "waits | payment.started declined(authentication_required)"),
+		given("of a confirmation", "last confirmation", "retrieve:requires_confirmation confirm/52:500 | retrieve:succeeded", "waits | captured"),
+		given("of a refund", "last refund", "refunds: refund/49:500 | refunds: refund/49:succeeded", "waits | refund.succeeded"),
+	)
 }
 
 // TestStop_ofTheWorker: the end of the context is no error of the provider.

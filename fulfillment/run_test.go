@@ -69,6 +69,18 @@ func TestReserve(t *testing.T) {
 	)
 }
 
+// TestReserve_isRefusedByTheConstraints: what was read as available was sold a moment later.
+func TestReserve_isRefusedByTheConstraints(t *testing.T) {
+	t.Parallel()
+	for _, constraint := range []string{"stock_available_not_negative", "reservations_known_sku"} {
+		m := newScripted(t, "accepted")
+		m.soldOut = constraint
+		if got := m.play("", "", 1); got != "inventory.rejected charge.failed(unknown_sku)" {
+			t.Errorf("%s: it records %s", constraint, got)
+		}
+	}
+}
+
 func TestProviderEvent(t *testing.T) {
 	t.Parallel()
 	decides(t, "stripe.payment_intent.succeeded",
@@ -181,23 +193,15 @@ func TestLostRace_atEveryTry(t *testing.T) {
 // the trace and the correlation, and nothing else.
 func TestOutcome_continuesTheTrace(t *testing.T) {
 	t.Parallel()
-	for name, received := range map[string]map[string]string{
-		"a trace":  {"correlation_id": "req_1", "traceparent": "t1", "tracestate": "private", "baggage": "private"},
-		"no trace": {"correlation_id": "req_1"},
-	} {
-		m := newScripted(t, "started")
-		m.metadata = received
-		m.play("", "retrieve:succeeded", 1)
-		want := map[string]string{"correlation_id": "req_1", "causation_id": m.stream.At(1).ID.String()}
-		if trace := received["traceparent"]; trace != "" {
-			want["traceparent"] = trace
-		}
-		var got map[string]string
-		if len(m.sent) != 1 || json.Unmarshal([]byte(m.sent[0].metadata), &got) != nil {
-			t.Fatalf("%s: it sends %v", name, m.sent)
-		}
-		testrun.Same(t, name, want, got)
+	m := newScripted(t, "started")
+	m.metadata = map[string]string{"correlation_id": "req_1", "traceparent": "t1", "tracestate": "private", "baggage": "private"}
+	m.play("", "retrieve:succeeded", 1)
+	var got map[string]string
+	if len(m.sent) != 1 || json.Unmarshal([]byte(m.sent[0].metadata), &got) != nil {
+		t.Fatalf("it sends %v", m.sent)
 	}
+	want := map[string]string{"correlation_id": "req_1", "traceparent": "t1", "causation_id": m.stream.At(1).ID.String()}
+	testrun.Same(t, "metadata", want, got)
 }
 
 // TestForgedRequest is about requests that no api would have accepted, and that its database refuses. They are

@@ -293,6 +293,10 @@ var histories = func() map[string][]domain.Event {
 	then("timed out", "interactive started", domain.PaymentActionRequired{URL: "https://bank.example/3ds", ExpiresAt: nine})
 	then("refunding", "captured", requested())
 	then("refunded", "refunding", refundedBy())
+	tried := func(e domain.Event) []domain.Event { return slices.Repeat([]domain.Event{e}, domain.MaxKeys-1) }
+	then("last creation", "reserved", tried(domain.PaymentAttemptFailed{Stage: domain.StageCreate, StatusCode: 500})...)
+	then("last confirmation", "started", tried(domain.PaymentAttemptFailed{Stage: domain.StageConfirm, StatusCode: 500})...)
+	then("last refund", "refunding", tried(domain.RefundAttemptFailed{RefundID: "re_1", StatusCode: 500})...)
 	then("refused", "refunding", domain.RefundFailed{RefundID: "re_1", Code: domain.ProviderRefused, Message: "refused"})
 	return h
 }()
