@@ -328,25 +328,6 @@ var rivals = map[string][]domain.Event{
 	"won":          {domain.DisputeClosed{DisputeID: "du_1", Status: "won"}},
 }
 
-// row is a charge from a history over some deliveries, which bars separate, to what each of them records.
-type row struct{ name, after, calls, want string }
-
-func given(name, after, calls, want string) row { return row{name, after, calls, want} }
-
-// decides runs rows on deliveries of a type of message, see memory.deliver.
-func decides(t *testing.T, messageType string, rows ...row) {
-	t.Helper()
-	for _, r := range rows {
-		t.Run(r.name, func(t *testing.T) {
-			t.Parallel()
-			m := newScripted(t, r.after)
-			if got := m.play(messageType, r.calls, strings.Count(r.want, "|")+1); got != r.want {
-				t.Errorf("after %s %q records\n%s, want\n%s", r.after, r.calls, got, r.want)
-			}
-		})
-	}
-}
-
 // scripted is a memory whose provider is a script.
 type scripted struct {
 	*memory
