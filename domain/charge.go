@@ -89,7 +89,7 @@ func (c Charge) Append(events ...Event) (Charge, error) {
 	c = c.clone()
 	for _, e := range events {
 		if !c.allows(e) {
-			return c, fmt.Errorf("%w: %s at version %d", ErrIllegal, e.stored(), c.Version+1)
+			return c, fmt.Errorf("%w: %s at version %d", ErrIllegal, TypeOf(e), c.Version+1)
 		}
 		c.Version++
 		e.apply(&c)
@@ -107,7 +107,7 @@ func (c Charge) clone() Charge {
 // Voids reports whether e, as the next event of c, is a void request: one that the charge does not
 // allow, or whose data cannot be read. Requests come from outside, and an append-only ledger keeps a
 // forged one for ever, so it must neither have an effect nor stop the charge.
-func (c Charge) Voids(e Event) bool { return registry[e.stored()].Request && !c.allows(e) }
+func (c Charge) Voids(e Event) bool { return registry[TypeOf(e)].Request && !c.allows(e) }
 
 // allows reports whether e may be the next event of c.
 func (c Charge) allows(e Event) bool {
@@ -129,8 +129,10 @@ func (c *Charge) end(status Status) {
 }
 
 var chargeEvents = []EventType{
-	request[ChargeRequested](), request[ChargeCancelRequested](),
-	webhookEvent[ChargeSucceeded]("charge.succeeded"), webhookEvent[ChargeFailed]("charge.failed"),
+	request[ChargeRequested]("charge.requested.v1"),
+	request[ChargeCancelRequested]("charge.cancel_requested.v1"),
+	webhookEvent[ChargeSucceeded]("charge.succeeded.v1", "charge.succeeded"),
+	webhookEvent[ChargeFailed]("charge.failed.v1", "charge.failed"),
 }
 
 // Terms are what a charge is about. They are frozen in its first event, so that no later change of the
@@ -169,7 +171,6 @@ type ChargeRequested struct {
 	Skipped []string `json:"skipped,omitempty"` // of Steps, those that do not apply
 }
 
-func (ChargeRequested) stored() string { return "charge.requested.v1" }
 func (e ChargeRequested) apply(c *Charge) {
 	c.Terms = e.Terms
 	c.Status, c.AttemptVersion = Pending, c.Version
@@ -191,11 +192,6 @@ func (e ChargeRequested) allowedIn(Charge) bool {
 		seen[item.SKU] = true
 	}
 	return e.Amount >= MinAmount && e.Amount <= MaxAmount && e.Fee >= 0 && e.Fee <= e.Amount && slices.Contains(e.Steps, Payment)
-}
-
-func (e ChargeRequested) post(b *chart, _ Charge) {
-	b.merchant, b.currency = e.MerchantID, e.Currency
-	b.move(b.customerReceivable(), b.merchantPending(), e.Amount)
 }
 
 // Refusals of requests. Each is final for the request as it is.
@@ -245,7 +241,6 @@ func (c Charge) RequestCancel() ([]Event, error) {
 // faster wins.
 type ChargeCancelRequested struct{}
 
-func (ChargeCancelRequested) stored() string  { return "charge.cancel_requested.v1" }
 func (ChargeCancelRequested) apply(c *Charge) { c.CancelRequested = true }
 func (ChargeCancelRequested) allowedIn(c Charge) bool {
 	return !c.Terminal() && c.StepStatus(Payment) == StepPending && !c.CancelRequested
@@ -254,7 +249,6 @@ func (ChargeCancelRequested) allowedIn(c Charge) bool {
 // ChargeSucceeded ends the charge with the money taken.
 type ChargeSucceeded struct{}
 
-func (ChargeSucceeded) stored() string  { return "charge.succeeded.v1" }
 func (ChargeSucceeded) apply(c *Charge) { c.end(Succeeded) }
 func (ChargeSucceeded) allowedIn(c Charge) bool {
 	return !c.Terminal() && c.StepStatus(Payment) == StepDone
@@ -263,7 +257,6 @@ func (ChargeSucceeded) allowedIn(c Charge) bool {
 // ChargeFailed ends the charge without money taken.
 type ChargeFailed struct{ Failure }
 
-func (ChargeFailed) stored() string { return "charge.failed.v1" }
 func (e ChargeFailed) apply(c *Charge) {
 	c.Failure = &e.Failure
 	c.skipSteps()
@@ -273,10 +266,6 @@ func (e ChargeFailed) apply(c *Charge) {
 func (e ChargeFailed) allowedIn(c Charge) bool {
 	return !c.Terminal() && len(c.toCompensate()) == 0 && c.mayFailFor(e.Code) &&
 		(c.stepFailed() || !c.Started() && cancellations[e.Code] != "")
-}
-
-func (ChargeFailed) post(b *chart, c Charge) {
-	b.move(b.merchantPending(), b.customerReceivable(), c.Amount)
 }
 
 // Item is a quantity of one article.

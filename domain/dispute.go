@@ -60,9 +60,11 @@ func (c *Charge) changeDispute(id string, change func(*Dispute)) {
 }
 
 var disputeEvents = []EventType{
-	webhookEvent[DisputeOpened]("charge.dispute_opened"), webhookEvent[DisputeWithdrawn]("charge.dispute_withdrawn"),
-	webhookEvent[DisputeReinstated]("charge.dispute_reinstated"), webhookEvent[DisputeUpdated]("charge.dispute_updated"),
-	webhookEvent[DisputeClosed]("charge.dispute_closed"),
+	webhookEvent[DisputeOpened]("charge.dispute_opened.v1", "charge.dispute_opened"),
+	webhookEvent[DisputeWithdrawn]("charge.dispute_withdrawn.v2", "charge.dispute_withdrawn"),
+	webhookEvent[DisputeReinstated]("charge.dispute_reinstated.v2", "charge.dispute_reinstated"),
+	webhookEvent[DisputeUpdated]("charge.dispute_updated.v1", "charge.dispute_updated"),
+	webhookEvent[DisputeClosed]("charge.dispute_closed.v2", "charge.dispute_closed"),
 }
 
 // DisputeOpened says that the provider has a dispute about the charge. No money moves yet: an
@@ -74,7 +76,6 @@ type DisputeOpened struct {
 	Reason    string `json:"reason,omitempty" detail:"reason"`
 }
 
-func (DisputeOpened) stored() string { return "charge.dispute_opened.v1" }
 func (e DisputeOpened) apply(c *Charge) {
 	c.Disputes = append(c.Disputes, Dispute{ID: e.DisputeID, Amount: e.Amount, Reason: e.Reason, Status: DisputeOpen})
 	c.changeDispute(e.DisputeID, func(*Dispute) {})
@@ -191,24 +192,14 @@ func (e DisputeMoved) apply(sign int64, c *Charge) {
 // The merchant bears both at once.
 type DisputeWithdrawn struct{ DisputeMoved }
 
-func (DisputeWithdrawn) stored() string            { return "charge.dispute_withdrawn.v2" }
 func (e DisputeWithdrawn) apply(c *Charge)         { e.DisputeMoved.apply(-1, c) }
 func (e DisputeWithdrawn) allowedIn(c Charge) bool { return e.allowedAs(-1, c) }
-func (e DisputeWithdrawn) post(b *chart, _ Charge) {
-	b.move(b.merchantPayable(), b.providerReceivable(), e.Amount)
-	b.move(b.merchantPayable(), b.providerReceivable(), e.Fee)
-}
 
 // DisputeReinstated says that the provider gave money, or a fee, back.
 type DisputeReinstated struct{ DisputeMoved }
 
-func (DisputeReinstated) stored() string            { return "charge.dispute_reinstated.v2" }
 func (e DisputeReinstated) apply(c *Charge)         { e.DisputeMoved.apply(1, c) }
 func (e DisputeReinstated) allowedIn(c Charge) bool { return e.allowedAs(1, c) }
-func (e DisputeReinstated) post(b *chart, _ Charge) {
-	b.move(b.providerReceivable(), b.merchantPayable(), e.Amount)
-	b.move(b.providerReceivable(), b.merchantPayable(), e.Fee)
-}
 
 // DisputeUpdated says that a dispute is otherwise than it was, but for its money and its end: it has
 // another amount or reason, or it is open again after an end.
@@ -219,7 +210,6 @@ type DisputeUpdated struct {
 	Status    DisputeStatus `json:"status" detail:"status"`
 }
 
-func (DisputeUpdated) stored() string { return "charge.dispute_updated.v1" }
 func (e DisputeUpdated) apply(c *Charge) {
 	c.changeDispute(e.DisputeID, func(d *Dispute) { d.Amount, d.Reason, d.Status = e.Amount, e.Reason, e.Status })
 }
@@ -236,7 +226,6 @@ type DisputeClosed struct {
 	Status    DisputeStatus `json:"status" detail:"status"`
 }
 
-func (DisputeClosed) stored() string { return "charge.dispute_closed.v2" }
 func (e DisputeClosed) apply(c *Charge) {
 	c.changeDispute(e.DisputeID, func(d *Dispute) { d.Status = e.Status })
 }

@@ -125,67 +125,43 @@ func TestDispute_refusesOneMovement(t *testing.T) {
 	}
 }
 
-// TestDispute_settledExactly: what comes back of a withdrawal has its exact part, where the next float is a
-// half and at the largest amounts.
-func TestDispute_settledExactly(t *testing.T) {
-	t.Parallel()
-	const movement = 1_000_000_000_000_000 // the largest
-	for _, test := range []struct{ amount, withdrawn, returned, want int64 }{
-		{1000, 999_999_999_999_999, 500_000_000_000, 1},
-		{1000, 999_999_999_999_991, 444_499_999_999_996, 445},
-		{1000, 999_999_999_999_991, 555_499_999_999_995, 555},
-		{99_999_999, 999_999_999_999_997, 534_482_760_344_826, 53_448_276},
-		{99_999_999, 999_999_999_999_995, 173_469_386_734_693, 17_346_938},
-		{domain.MaxAmount - 1, 999_999_999_999_997, 918_756_268_806_416, 918_756_268_806},
-		{domain.MaxAmount - 1, 999_999_999_999_991, 953_582_240_161_445, 953_582_240_160},
-		{domain.MaxAmount, movement, movement, domain.MaxAmount},
-		{domain.MaxAmount, movement, 500, 0},
-		{domain.MaxAmount, movement, 501, 1},
-		{domain.MaxAmount, 1, 1, domain.MaxAmount},
-		{domain.MaxAmount, 1, 2, -1}, // no amount
-		{domain.MaxAmount, 1, movement, -1},
-		{domain.MaxAmount, 1, movement + 1, -1},
-	} {
-		events, err := in("succeeded").ObserveDispute(domain.ObservedDispute{
-			ID: "du_1", Amount: eur(test.amount), Status: domain.DisputeOpen, Moved: []domain.DisputeMovement{
-				{Transaction: "a", Amount: -test.withdrawn, Currency: "USD"}, {Transaction: "b", Amount: test.returned, Currency: "USD"},
-			},
-		})
-		got := int64(-1)
-		if back, ok := events[len(events)-1].(domain.DisputeReinstated); ok {
-			got = back.Amount
-		}
-		if got != test.want || errors.Is(err, domain.ErrMismatch) != (test.want < 0) {
-			t.Errorf("%d of %d for a dispute of %d: %d, %v, want %d", test.returned, test.withdrawn, test.amount, got, err, test.want)
-		}
-	}
-}
-
-// TestDispute_settledAbroad: a movement on a balance in another currency has its share of the first
-// withdrawal, which is the amount of the dispute.
+// TestDispute_settledAbroad: a movement on a balance in another currency has its exact part of the first
+// withdrawal, which is the amount of the dispute: also where the next float is a half, and at the largest amounts.
 func TestDispute_settledAbroad(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
-		moved []int64
-		want  []int64 // the parts, below zero where the provider took money
+	const most, movement = domain.MaxAmount, 1_000_000_000_000_000 // the largest
+	for _, test := range []struct {
+		amount int64
+		moved  []int64 // below zero where the provider took money
+		parts  []int64 // behind the first withdrawal; fewer than moved where one is no amount
 	}{
-		"all of it":                         {[]int64{-2150}, []int64{-1000}},
-		"and back":                          {[]int64{-2150, 2150}, []int64{-1000, 1000}},
-		"a part of it back":                 {[]int64{-2150, 20}, []int64{-1000, 9}},
-		"cents that are too small to count": {[]int64{-2150, 1, 1, 1}, []int64{-1000, 0, 1, 0}},
-		"a half goes to the even neighbour": {[]int64{-2000, 1, 2}, []int64{-1000, 0, 2}},
-		"more than was taken":               {[]int64{-2150, 4300}, []int64{-1000, 2000}},
-		"a return that is listed first":     {[]int64{20, -2150}, []int64{-1000, 9}},
+		{1000, []int64{-2150}, nil},
+		{1000, []int64{-2150, 2150}, []int64{1000}},
+		{1000, []int64{-2150, 20}, []int64{9}},
+		{1000, []int64{-2150, 1, 1, 1}, []int64{0, 1, 0}}, // cents that are too small to count
+		{1000, []int64{-2000, 1, 2}, []int64{0, 2}},       // a half goes to the even neighbour
+		{1000, []int64{-2150, 4300}, []int64{2000}},
+		{1000, []int64{20, -2150}, []int64{9}}, // a return that is listed first
+		{1000, []int64{-999_999_999_999_999, 500_000_000_000}, []int64{1}},
+		{1000, []int64{-999_999_999_999_991, 444_499_999_999_996}, []int64{445}},
+		{1000, []int64{-999_999_999_999_991, 555_499_999_999_995}, []int64{555}},
+		{99_999_999, []int64{-999_999_999_999_997, 534_482_760_344_826}, []int64{53_448_276}},
+		{99_999_999, []int64{-999_999_999_999_995, 173_469_386_734_693}, []int64{17_346_938}},
+		{most - 1, []int64{-999_999_999_999_997, 918_756_268_806_416}, []int64{918_756_268_806}},
+		{most - 1, []int64{-999_999_999_999_991, 953_582_240_161_445}, []int64{953_582_240_160}},
+		{most, []int64{-movement, movement}, []int64{most}},
+		{most, []int64{-movement, 500}, []int64{0}},
+		{most, []int64{-movement, 501}, []int64{1}},
+		{most, []int64{-1, 1}, []int64{most}},
+		{most, []int64{-1, 2}, nil},
+		{most, []int64{-1, movement}, nil},
+		{most, []int64{-1, movement + 1}, nil},
 	} {
-		c := in("succeeded")
-		o := domain.ObservedDispute{ID: "du_1", Amount: eur(1000), Status: domain.DisputeOpen}
+		o := domain.ObservedDispute{ID: "du_1", Amount: eur(test.amount), Status: domain.DisputeOpen}
 		for i, amount := range test.moved {
 			o.Moved = append(o.Moved, domain.DisputeMovement{Transaction: string(rune('a' + i)), Amount: amount, Currency: "USD"})
 		}
-		events, err := c.ObserveDispute(o)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		events, err := in("succeeded").ObserveDispute(o)
 		var got []int64
 		for _, e := range events {
 			switch e := e.(type) {
@@ -195,8 +171,11 @@ func TestDispute_settledAbroad(t *testing.T) {
 				got = append(got, e.Amount)
 			}
 		}
-		if diff := cmp.Diff(test.want, got); diff != "" {
-			t.Errorf("%s: parts (-want +got):\n%s", name, diff)
+		if diff := cmp.Diff(append([]int64{-test.amount}, test.parts...), got); diff != "" {
+			t.Errorf("%v: parts (-want +got):\n%s", test.moved, diff)
+		}
+		if refused := len(got) < len(test.moved); errors.Is(err, domain.ErrMismatch) != refused || (err != nil) != refused {
+			t.Errorf("%v: %v, want ErrMismatch: %t", test.moved, err, refused)
 		}
 	}
 }

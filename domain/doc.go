@@ -6,9 +6,9 @@
 // returns none. A decision with one event has no method: its event says it all. Append is the
 // fold that refuses the first event that the charge does not allow.
 //
-// An event is a type with methods: its stored name, what it changes, when it is legal
-// and what it posts. A step (inventory, payment, …) is one file: its events, its
-// decisions, and one Step value in the list of step.go. The codec, the audit, the
-// timeline, the metrics and the contract test read these lists. A name once stored is
-// read for ever.
+// An event is a type with two methods: what it changes, and when it is legal. Postings says
+// what each event posts. A step (inventory, payment, …) is one file: its events, its
+// decisions, and one Step value in the list of step.go, with the stored names of its events.
+// The codec, the audit, the timeline, the metrics and the contract test read these lists. A
+// name once stored is read for ever.
 package domain

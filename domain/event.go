@@ -12,8 +12,6 @@ import (
 // Event is something that happened to a charge. The set is sealed: only this package
 // adds to it.
 type Event interface {
-	// stored is the name in the ledger, a literal: it outlives the Go type.
-	stored() string
 	// apply changes the charge, whose version is already that of the event. It never
 	// fails: what is stored has happened.
 	apply(c *Charge)
@@ -21,12 +19,9 @@ type Event interface {
 	allowedIn(c Charge) bool
 }
 
-// poster is an event that posts to the accounts of c.
-type poster interface{ post(b *chart, c Charge) }
-
 // EventType is the registration of one type of event.
 type EventType struct {
-	Name    string // in the ledger
+	Name    string // in the ledger, a literal: it outlives the Go type
 	Webhook string // the type of the merchant's webhook; empty for an event of which there is none
 	Request bool   // asks the worker to process the charge
 	Zero    Event
@@ -34,10 +29,9 @@ type EventType struct {
 	decode func([]byte) (Event, error)
 }
 
-// event registers a type.
-func event[E Event]() EventType {
-	var zero E
-	return EventType{Name: zero.stored(), Zero: zero, decode: func(data []byte) (Event, error) {
+// event registers a type under its name in the ledger.
+func event[E Event](name string) EventType {
+	return EventType{Name: name, Zero: *new(E), decode: func(data []byte) (Event, error) {
 		var e E
 		err := json.Unmarshal(data, &e)
 		return e, err
@@ -45,30 +39,31 @@ func event[E Event]() EventType {
 }
 
 // request registers a type that asks the worker to process the charge.
-func request[E Event]() EventType {
-	t := event[E]()
+func request[E Event](name string) EventType {
+	t := event[E](name)
 	t.Request = true
 	return t
 }
 
 // webhookEvent registers a type of which the merchant is notified.
-func webhookEvent[E Event](webhook string) EventType {
-	t := event[E]()
+func webhookEvent[E Event](name, webhook string) EventType {
+	t := event[E](name)
 	t.Webhook = webhook
 	return t
 }
 
 var (
 	eventTypes = slices.Concat(chargeEvents, eventsOf(steps), refundEvents, disputeEvents, eventsOf(subscribers))
-	registry   = byName(eventTypes)
+	registry   = typesBy(func(t EventType) string { return t.Name })
+	byGoType   = typesBy(func(t EventType) reflect.Type { return reflect.TypeOf(t.Zero) })
 )
 
-func byName(types []EventType) map[string]EventType {
-	named := map[string]EventType{}
-	for _, t := range types {
-		named[t.Name] = t
+func typesBy[K comparable](key func(EventType) K) map[K]EventType {
+	types := map[K]EventType{}
+	for _, t := range eventTypes {
+		types[key(t)] = t
 	}
-	return named
+	return types
 }
 
 // EventTypes are the types of all events.
@@ -78,7 +73,12 @@ func EventTypes() []EventType { return slices.Clone(eventTypes) }
 func EventTypeNamed(name string) EventType { return registry[name] }
 
 // TypeOf is the stored name of an event.
-func TypeOf(e Event) string { return e.stored() }
+func TypeOf(e Event) string {
+	if void, unreadable := e.(Unreadable); unreadable {
+		return void.Name
+	}
+	return byGoType[reflect.TypeOf(e)].Name
+}
 
 // ErrUnknownType is returned by Decode for an event or a step that this program does
 // not know: a newer program wrote it.
@@ -110,7 +110,6 @@ func Decode(name string, data []byte) (Event, error) {
 // Unreadable is a request whose data is not that of its type. It is void, see Charge.Voids.
 type Unreadable struct{ Name string }
 
-func (e Unreadable) stored() string      { return e.Name }
 func (Unreadable) apply(*Charge)         {}
 func (Unreadable) allowedIn(Charge) bool { return false }
 

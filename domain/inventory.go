@@ -4,8 +4,12 @@ package domain
 const Inventory = "inventory"
 
 var inventory = Step{
-	Name:    Inventory,
-	Events:  []EventType{event[InventoryReserved](), event[InventoryRejected](), event[InventoryReleased]()},
+	Name: Inventory,
+	Events: []EventType{
+		event[InventoryReserved]("inventory.reserved.v1"),
+		event[InventoryRejected]("inventory.rejected.v1"),
+		event[InventoryReleased]("inventory.released.v1"),
+	},
 	applies: func(e ChargeRequested) bool { return len(e.Items) > 0 },
 	release: func(c Charge) Event { return InventoryReleased{Items: c.Items} },
 }
@@ -21,7 +25,6 @@ type InventoryReserved struct {
 	Items []Item `json:"items" detail:"items"`
 }
 
-func (InventoryReserved) stored() string          { return "inventory.reserved.v1" }
 func (InventoryReserved) allowedIn(c Charge) bool { return c.due(Inventory) }
 func (InventoryReserved) apply(c *Charge) {
 	c.setStep(Inventory, StepDone)
@@ -33,7 +36,6 @@ type InventoryRejected struct {
 	Code FailureCode `json:"code" detail:"code"`
 }
 
-func (InventoryRejected) stored() string  { return "inventory.rejected.v1" }
 func (InventoryRejected) apply(c *Charge) { c.failStep(Inventory) }
 func (e InventoryRejected) allowedIn(c Charge) bool {
 	return c.due(Inventory) && cancellations[e.Code] == ""
@@ -44,7 +46,6 @@ type InventoryReleased struct {
 	Items []Item `json:"items" detail:"items"`
 }
 
-func (InventoryReleased) stored() string          { return "inventory.released.v1" }
 func (InventoryReleased) apply(c *Charge)         { c.setStep(Inventory, StepCompensated) }
 func (InventoryReleased) allowedIn(c Charge) bool { return c.mayRelease(Inventory) }
 

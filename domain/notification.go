@@ -7,7 +7,7 @@ const Notification = "notification"
 
 var notification = Step{
 	Name:    Notification,
-	Events:  []EventType{event[MerchantNotified]()},
+	Events:  []EventType{event[MerchantNotified]("merchant.notified.v1")},
 	applies: func(e ChargeRequested) bool { return e.Notify },
 	pending: Charge.NeedsWebhook,
 }
@@ -20,7 +20,6 @@ type MerchantNotified struct {
 	Version int    `json:"version" detail:"about_version"`
 }
 
-func (MerchantNotified) stored() string            { return "merchant.notified.v1" }
 func (e MerchantNotified) allowedIn(c Charge) bool { return c.NeedsWebhook(e.Version) }
 func (e MerchantNotified) apply(c *Charge) {
 	c.Unnotified = slices.DeleteFunc(c.Unnotified, func(v int) bool { return v == e.Version })

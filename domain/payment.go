@@ -9,8 +9,11 @@ import (
 const Payment = "payment"
 
 var payment = Step{Name: Payment, Events: []EventType{
-	event[PaymentStarted](), event[PaymentAttemptFailed](), event[PaymentCaptured](), event[PaymentDeclined](),
-	webhookEvent[PaymentActionRequired]("charge.requires_action"),
+	event[PaymentStarted]("payment.started.v1"),
+	event[PaymentAttemptFailed]("payment.attempt_failed.v1"),
+	event[PaymentCaptured]("payment.captured.v1"),
+	event[PaymentDeclined]("payment.declined.v1"),
+	webhookEvent[PaymentActionRequired]("payment.action_required.v1", "charge.requires_action"),
 }}
 
 // The reasons for which the step fails.
@@ -41,7 +44,6 @@ type PaymentStarted struct {
 	PaymentIntent string `json:"payment_intent" detail:"payment_intent"`
 }
 
-func (PaymentStarted) stored() string { return "payment.started.v1" }
 func (e PaymentStarted) apply(c *Charge) {
 	c.PaymentIntent, c.AttemptVersion = e.PaymentIntent, c.Version
 }
@@ -60,15 +62,9 @@ type PaymentAttemptFailed struct {
 	RequestID  string `json:"request_id,omitempty" detail:"provider_request"`
 }
 
-func (PaymentAttemptFailed) stored() string { return "payment.attempt_failed.v1" }
 func (e PaymentAttemptFailed) apply(c *Charge) {
 	c.AttemptVersion = c.Version
-	switch e.Stage {
-	case StageCreate:
-		c.CreateFailures++
-	case StageConfirm:
-		c.ConfirmFailures++
-	}
+	*c.failures(e.Stage)++
 }
 
 func (e PaymentAttemptFailed) allowedIn(c Charge) bool {
@@ -83,7 +79,6 @@ type PaymentActionRequired struct {
 	ExpiresAt time.Time `json:"expires_at" detail:"expires_at"`
 }
 
-func (PaymentActionRequired) stored() string { return "payment.action_required.v1" }
 func (e PaymentActionRequired) apply(c *Charge) {
 	c.Status, c.Action = RequiresAction, &e
 	c.notify()
@@ -102,17 +97,10 @@ type PaymentCaptured struct {
 	Fee           int64    `json:"fee" detail:"fee"`
 }
 
-func (PaymentCaptured) stored() string  { return "payment.captured.v1" }
 func (PaymentCaptured) apply(c *Charge) { c.setStep(Payment, StepDone) }
 func (e PaymentCaptured) allowedIn(c Charge) bool {
 	return c.due(Payment) && c.Started() && e.PaymentIntent == c.PaymentIntent &&
 		e.Amount == c.Amount && e.Currency == c.Currency && e.Fee == c.Fee
-}
-
-func (e PaymentCaptured) post(b *chart, _ Charge) {
-	b.move(b.providerReceivable(), b.customerReceivable(), e.Amount)
-	b.move(b.merchantPending(), b.merchantPayable(), e.Amount-e.Fee)
-	b.move(b.merchantPending(), b.feeRevenue(), e.Fee)
 }
 
 // PaymentDeclined says that the provider did not take the money and never will: it declined, or
@@ -120,7 +108,6 @@ func (e PaymentCaptured) post(b *chart, _ Charge) {
 // payment intent, if there is one, is canceled.
 type PaymentDeclined struct{ Failure }
 
-func (PaymentDeclined) stored() string            { return "payment.declined.v1" }
 func (PaymentDeclined) apply(c *Charge)           { c.failStep(Payment) }
 func (e PaymentDeclined) allowedIn(c Charge) bool { return c.due(Payment) && c.mayFailFor(e.Code) }
 
@@ -130,12 +117,13 @@ func (e PaymentDeclined) allowedIn(c Charge) bool { return c.due(Payment) && c.m
 func (c Charge) CreationKey() string { return fmt.Sprintf("%s-%d", c.Reference, c.CreateFailures) }
 
 // IsLastKey reports whether the calls of a stage have come to their last key (MaxKeys).
-func (c Charge) IsLastKey(s Stage) bool {
-	failures := c.ConfirmFailures
+func (c Charge) IsLastKey(s Stage) bool { return *c.failures(s) >= MaxKeys-1 }
+
+func (c *Charge) failures(s Stage) *int {
 	if s == StageCreate {
-		failures = c.CreateFailures
+		return &c.CreateFailures
 	}
-	return failures >= MaxKeys-1
+	return &c.ConfirmFailures
 }
 
 // Capture returns the events of a payment whose money the provider took; none if that is recorded.

@@ -23,38 +23,76 @@ type Posting struct {
 // refund_clearing until its own outcome; the fee stays ours. What the provider takes for a
 // dispute the merchant bears at once, until it comes back.
 func Postings(c Charge, e Event) []Posting {
-	book := chart{merchant: c.MerchantID, currency: c.Currency}
-	if p, posts := e.(poster); posts && !c.Voids(e) {
-		p.post(&book, c)
+	if c.Voids(e) {
+		return nil
 	}
-	return book.legs
+	b := &book{merchant: c.MerchantID, currency: c.Currency}
+	switch e := e.(type) {
+	case ChargeRequested:
+		b.merchant, b.currency = e.MerchantID, e.Currency
+		b.move(customerReceivable, merchantPending, e.Amount)
+	case ChargeFailed:
+		b.move(merchantPending, customerReceivable, c.Amount)
+	case PaymentCaptured:
+		b.move(providerReceivable, customerReceivable, e.Amount)
+		b.move(merchantPending, merchantPayable, e.Amount-e.Fee)
+		b.move(merchantPending, feeRevenue, e.Fee)
+	case RefundRequested:
+		b.move(merchantPayable, refundClearing, e.Amount)
+	case RefundSucceeded:
+		b.move(refundClearing, providerReceivable, e.Amount)
+	case RefundObserved:
+		b.move(merchantPayable, providerReceivable, e.Amount)
+	case RefundFailed:
+		r, _ := c.Refund(e.RefundID)
+		b.move(refundClearing, merchantPayable, r.Amount)
+	case RefundReversed:
+		b.move(providerReceivable, merchantPayable, e.Amount)
+	case DisputeWithdrawn:
+		b.move(merchantPayable, providerReceivable, e.Amount)
+		b.move(merchantPayable, providerReceivable, e.Fee)
+	case DisputeReinstated:
+		b.move(providerReceivable, merchantPayable, e.Amount)
+		b.move(providerReceivable, merchantPayable, e.Fee)
+	}
+	return b.legs
 }
 
-// chart names the accounts of one merchant in one currency.
-type chart struct {
+// The kinds of accounts.
+const (
+	customerReceivable = "customer_receivable"
+	merchantPending    = "merchant_pending"
+	merchantPayable    = "merchant_payable"
+	refundClearing     = "refund_clearing"
+	providerReceivable = "psp_receivable"
+	feeRevenue         = "fee_revenue"
+)
+
+// book is where an event posts to the accounts of one merchant in one currency.
+type book struct {
 	merchant string
 	currency Currency
 	legs     []Posting
 }
 
 // move moves an amount from credit to debit; below zero, the other way.
-func (b *chart) move(debit, credit string, amount int64) {
+func (b *book) move(debit, credit string, amount int64) {
 	switch {
 	case amount == 0:
 		return
 	case amount < 0:
 		debit, credit, amount = credit, debit, -amount
 	}
-	b.legs = append(b.legs, Posting{Debit: debit, Credit: credit, Amount: amount, Currency: b.currency})
+	b.legs = append(b.legs, Posting{Debit: b.account(debit), Credit: b.account(credit), Amount: amount, Currency: b.currency})
 }
 
-func (b *chart) account(kind, owner string) string {
+func (b *book) account(kind string) string {
+	owner := b.merchant
+	switch kind {
+	case providerReceivable:
+		owner = Provider
+	case feeRevenue:
+		owner = "payonce"
+	}
 	return kind + ":" + owner + ":" + string(b.currency)
 }
-
-func (b *chart) customerReceivable() string { return b.account("customer_receivable", b.merchant) }
-func (b *chart) merchantPending() string    { return b.account("merchant_pending", b.merchant) }
-func (b *chart) merchantPayable() string    { return b.account("merchant_payable", b.merchant) }
-func (b *chart) providerReceivable() string { return b.account("psp_receivable", Provider) }
-func (b *chart) refundClearing() string     { return b.account("refund_clearing", b.merchant) }
-func (b *chart) feeRevenue() string         { return b.account("fee_revenue", "payonce") }

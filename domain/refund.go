@@ -130,9 +130,12 @@ func (c *Charge) endRefund(id string, status RefundStatus, object string) {
 }
 
 var refundEvents = []EventType{
-	request[RefundRequested](), event[RefundAttemptFailed](), webhookEvent[RefundSucceeded]("refund.succeeded"),
-	webhookEvent[RefundObserved]("refund.succeeded"), webhookEvent[RefundFailed]("refund.failed"),
-	webhookEvent[RefundReversed]("refund.failed"), // to the merchant it failed
+	request[RefundRequested]("refund.requested.v1"),
+	event[RefundAttemptFailed]("refund.attempt_failed.v1"),
+	webhookEvent[RefundSucceeded]("refund.succeeded.v1", "refund.succeeded"),
+	webhookEvent[RefundObserved]("refund.observed.v1", "refund.succeeded"),
+	webhookEvent[RefundFailed]("refund.failed.v1", "refund.failed"),
+	webhookEvent[RefundReversed]("refund.reversed.v1", "refund.failed"), // to the merchant it failed
 }
 
 // RefundRequested says that a part of a captured charge is to be returned.
@@ -143,7 +146,6 @@ type RefundRequested struct {
 	Notify   bool   `json:"notify" detail:"notify"`
 }
 
-func (RefundRequested) stored() string { return "refund.requested.v1" }
 func (e RefundRequested) apply(c *Charge) {
 	c.Refunds = append(c.Refunds, Refund{
 		ID: e.RefundID, Amount: e.Amount, Reason: e.Reason, Notify: e.Notify,
@@ -170,10 +172,6 @@ func (e RefundRequested) refusal(c Charge) error {
 	return nil
 }
 
-func (e RefundRequested) post(b *chart, _ Charge) {
-	b.move(b.merchantPayable(), b.refundClearing(), e.Amount)
-}
-
 // RefundAttemptFailed is to a refund what PaymentAttemptFailed is to a payment: the next
 // call has another Idempotency-Key, which counts the failed attempts of the refund.
 type RefundAttemptFailed struct {
@@ -182,7 +180,6 @@ type RefundAttemptFailed struct {
 	RequestID  string `json:"request_id,omitempty" detail:"provider_request"`
 }
 
-func (RefundAttemptFailed) stored() string { return "refund.attempt_failed.v1" }
 func (e RefundAttemptFailed) apply(c *Charge) {
 	if i := c.indexOfRefund(e.RefundID); i >= 0 {
 		c.Refunds[i].AttemptVersion = c.Version
@@ -203,7 +200,6 @@ type RefundSucceeded struct {
 	Amount         int64  `json:"amount" detail:"amount"`
 }
 
-func (RefundSucceeded) stored() string { return "refund.succeeded.v1" }
 func (e RefundSucceeded) apply(c *Charge) {
 	c.endRefund(e.RefundID, RefundStatusSucceeded, e.ProviderRefund)
 }
@@ -211,10 +207,6 @@ func (e RefundSucceeded) apply(c *Charge) {
 func (e RefundSucceeded) allowedIn(c Charge) bool {
 	r, pending := c.pendingRefund(e.RefundID, e.ProviderRefund)
 	return pending && e.Amount == r.Amount && e.ProviderRefund != ""
-}
-
-func (e RefundSucceeded) post(b *chart, _ Charge) {
-	b.move(b.refundClearing(), b.providerReceivable(), e.Amount)
 }
 
 // RefundObserved says that the provider returned money by a refund that was not requested
@@ -228,7 +220,6 @@ type RefundObserved struct {
 	Notify         bool   `json:"notify" detail:"notify"`
 }
 
-func (RefundObserved) stored() string { return "refund.observed.v1" }
 func (e RefundObserved) apply(c *Charge) {
 	RefundRequested{RefundID: e.RefundID, Amount: e.Amount, Notify: e.Notify}.apply(c)
 	c.endRefund(e.RefundID, RefundStatusSucceeded, e.ProviderRefund)
@@ -240,10 +231,6 @@ func (e RefundObserved) allowedIn(c Charge) bool {
 		e.Amount >= MinAmount && e.Amount <= c.Amount-c.AmountRefunded()
 }
 
-func (e RefundObserved) post(b *chart, _ Charge) {
-	b.move(b.merchantPayable(), b.providerReceivable(), e.Amount)
-}
-
 // RefundFailed says that the provider did not return the money, and will not under this refund.
 type RefundFailed struct {
 	RefundID       string      `json:"refund_id" detail:"refund_id"`
@@ -252,19 +239,11 @@ type RefundFailed struct {
 	Message        string      `json:"message" detail:"message"`
 }
 
-func (RefundFailed) stored() string { return "refund.failed.v1" }
-func (e RefundFailed) apply(c *Charge) {
-	c.endRefund(e.RefundID, RefundStatusFailed, e.ProviderRefund)
-}
+func (e RefundFailed) apply(c *Charge) { c.endRefund(e.RefundID, RefundStatusFailed, e.ProviderRefund) }
 
 func (e RefundFailed) allowedIn(c Charge) bool {
 	_, pending := c.pendingRefund(e.RefundID, e.ProviderRefund)
 	return pending
-}
-
-func (e RefundFailed) post(b *chart, c Charge) {
-	r, _ := c.Refund(e.RefundID)
-	b.move(b.refundClearing(), b.merchantPayable(), r.Amount)
 }
 
 // RefundReversed says that a refund failed at the provider after it had succeeded there; the money
@@ -276,7 +255,6 @@ type RefundReversed struct {
 	Message        string `json:"message,omitempty" detail:"message"`
 }
 
-func (RefundReversed) stored() string { return "refund.reversed.v1" }
 func (e RefundReversed) apply(c *Charge) {
 	c.endRefund(e.RefundID, RefundStatusFailed, e.ProviderRefund)
 }
@@ -284,10 +262,6 @@ func (e RefundReversed) apply(c *Charge) {
 func (e RefundReversed) allowedIn(c Charge) bool {
 	r, _ := c.Refund(e.RefundID)
 	return r.Status == RefundStatusSucceeded && e.Amount == r.Amount && e.ProviderRefund == r.ProviderRefund
-}
-
-func (e RefundReversed) post(b *chart, _ Charge) {
-	b.move(b.providerReceivable(), b.merchantPayable(), e.Amount)
 }
 
 // RequestRefund returns the event of a request to return money of a captured charge: none if the

@@ -1,15 +1,11 @@
 package fulfillment_test
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
@@ -84,49 +80,6 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
-// TestInventory_isRefusedByTheConstraints: what was read as available was sold a moment later, or never there.
-func TestInventory_isRefusedByTheConstraints(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		items []domain.Item
-		code  domain.FailureCode
-	}{
-		"an article out of stock": {[]domain.Item{{SKU: "tshirt", Quantity: 1}, {SKU: "mug", Quantity: 6}}, domain.OutOfStock},
-		"an unknown article":      {[]domain.Item{{SKU: "mug", Quantity: 1}, {SKU: "socks", Quantity: 1}}, domain.UnknownSKU},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			worker := fulfillment.New(f.db, fulfillment.Services{}, slog.New(slog.DiscardHandler))
-			worker.ReadStock(&stocked{Querier: f.db})
-			f.charge = handlerOf(worker, fulfillment.ChargeReceiver)
-			first := order()
-			first.Items = test.items
-			f.accept("ch_1", first)
-			f.deliver("", "done")
-			f.expect("charge.requested inventory.rejected charge.failed", "mug 5 0 0, tshirt 10 0 0", "charge.failed", "done")
-			if got := f.load().Charge.Failure.Code; got != test.code {
-				t.Errorf("the charge failed as %s, want %s", got, test.code)
-			}
-		})
-	}
-}
-
-// stocked is a database in which the first read of the stock finds plenty of every article.
-type stocked struct {
-	postgres.Querier
-
-	read bool
-}
-
-func (s *stocked) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if strings.Contains(sql, "s.available") && !s.read {
-		s.read = true
-		sql = `select asked.*, 1000::bigint from unnest($1::text[], $2::text[]) asked`
-	}
-	return s.Querier.Query(ctx, sql, args...)
-}
-
 // TestInventory_underContention processes many charges at once, in pairs over the same articles, of which one
 // names them the other way round. A deadlock would have its loser wait.
 func TestInventory_underContention(t *testing.T) {
@@ -138,7 +91,7 @@ func TestInventory_underContention(t *testing.T) {
 			const pairs = 50
 			f, p := newFixture(t), newProvider(t)
 			services := fulfillment.Services{Provider: newClient(t, p.URL)}
-			f.charge = f.handler(services, fulfillment.ChargeReceiver)
+			f.charge = f.handler(services)
 			f.supply("cap", 70) // less than the charges want
 			f.supply("sock", 1000)
 			for i := range pairs {
@@ -165,7 +118,7 @@ func TestInventory_underContention(t *testing.T) {
 					}
 				}()
 			}
-			for _, err := range f.deliverAll(fulfillment.ChargeReceiver, f.charge, 2*pairs) {
+			for _, err := range f.deliverAll(2 * pairs) {
 				if err != nil {
 					t.Errorf("a handler returned %v", err)
 				}

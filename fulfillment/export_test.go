@@ -36,9 +36,6 @@ func NewOn(store Store, services Services, log *slog.Logger) *Fulfillment {
 	}
 }
 
-// ReadStock reads the stock from elsewhere.
-func (f *Fulfillment) ReadStock(q postgres.Querier) { f.stock = newStock(q) }
-
 // StepsAndSubscribers are the names of the lists.
 func StepsAndSubscribers() (steps, subscribers []string) {
 	f := &Fulfillment{}

@@ -42,16 +42,16 @@ func newFixture(t *testing.T) *fixture {
 		}
 		f.append(f.load(), rivals[name]...)
 	}
-	f.charge = f.handler(fulfillment.Services{Provider: f.script, ActionTimeout: time.Hour}, fulfillment.ChargeReceiver)
+	f.charge = f.handler(fulfillment.Services{Provider: f.script, ActionTimeout: time.Hour})
 	f.exec(`insert into merchants (merchant_id) values ('acme')`)
 	f.supply("mug", 5)
 	f.supply("tshirt", 10)
 	return f
 }
 
-// handler is that of a receiver of a worker with these services.
-func (f *fixture) handler(services fulfillment.Services, receiver string) inbox.Handler {
-	return handlerOf(fulfillment.New(f.worker, services, slog.New(slog.DiscardHandler)), receiver)
+// handler is that of charges, of a worker with these services.
+func (f *fixture) handler(services fulfillment.Services) inbox.Handler {
+	return handlerOf(fulfillment.New(f.worker, services, slog.New(slog.DiscardHandler)), fulfillment.ChargeReceiver)
 }
 
 func (f *fixture) exec(sql string, args ...any) {
@@ -92,23 +92,22 @@ func (f *fixture) load() ledger.Stream {
 func (f *fixture) accept(id string, first domain.ChargeRequested) ledger.Stream {
 	f.t.Helper()
 	s := f.append(ledger.New(id), first)
-	f.put(fulfillment.ChargeReceiver, s, s.Head().ID.String())
+	f.put(s)
 	return s
 }
 
 // request requests the refund re_1, and puts the message about it into the inbox.
 func (f *fixture) request() {
 	f.t.Helper()
-	s := f.append(f.load(), requested())
-	f.put(fulfillment.ChargeReceiver, s, s.Head().ID.String())
+	f.put(f.append(f.load(), requested()))
 }
 
-// put puts a message about the newest event into the inbox of a receiver.
-func (f *fixture) put(receiver string, s ledger.Stream, id string) {
+// put puts the message about the newest event into the inbox.
+func (f *fixture) put(s ledger.Stream) {
 	f.t.Helper()
 	b := &pgx.Batch{}
-	inbox.Append(b, receiver, inbox.Message{
-		ID: id, Type: s.Head().Type, OrderingKey: domain.OrderingKey(s.ID, s.Head().Event), Partition: s.Charge.MerchantID,
+	inbox.Append(b, fulfillment.ChargeReceiver, inbox.Message{
+		ID: s.Head().ID.String(), Type: s.Head().Type, OrderingKey: domain.OrderingKey(s.ID, s.Head().Event), Partition: s.Charge.MerchantID,
 		Payload: s.EncodeEnvelope(s.Head()), Metadata: map[string]string{outbox.MetadataCorrelationID: "req_1"},
 	})
 	f.commit(b)
@@ -119,63 +118,50 @@ func (f *fixture) put(receiver string, s ledger.Stream, id string) {
 func (f *fixture) deliver(calls, end string) {
 	f.t.Helper()
 	f.script.expect(calls)
-	if err := f.deliverAll(fulfillment.ChargeReceiver, f.charge, 1)[0]; endOf(err) != end {
+	if err := f.deliverAll(1)[0]; endOf(err) != end {
 		f.t.Errorf("the handler returned %v, want %s", err, end)
 	}
 	f.script.checkAllCalled()
 }
 
-// deliverAll hands n messages, which must be all open ones, to the handler of their receiver, many of them
-// at a time.
-func (f *fixture) deliverAll(receiver string, handle inbox.Handler, n int) []error {
+// deliverAll hands n messages, which must be all open ones, to the handler, many of them at a time. What
+// waits does not become due meanwhile.
+func (f *fixture) deliverAll(n int) []error {
 	f.t.Helper()
 	f.exec(`
 update inbox
    set due_at = now() - interval '2 days',
        status = 'pending'
- where receiver = $1
-   and status in ('pending', 'running')`, receiver)
+ where receiver = 'fulfillment'
+   and status in ('pending', 'running')`)
 	ctx, cancel := context.WithCancel(f.t.Context())
 	returned := make(chan error, n)
 	var handled atomic.Int64
-	p := processor(f.db, receiver, func(ctx context.Context, d *inbox.Delivery) error {
-		err := handle(ctx, d)
-		if handled.Add(1) == int64(n) {
-			cancel() // no message that arrived meanwhile is claimed
-		}
-		returned <- err
-		return err
-	}, func(o *inbox.Options) { o.Concurrency = min(n, 16) })
+	p, err := inbox.New(inbox.Options{
+		DB: f.db, Receiver: fulfillment.ChargeReceiver, Holder: "test", Concurrency: min(n, 16),
+		Handle: func(ctx context.Context, d *inbox.Delivery) error {
+			err := f.charge(ctx, d)
+			if handled.Add(1) == int64(n) {
+				cancel() // no message that arrived meanwhile is claimed
+			}
+			returned <- err
+			return err
+		},
+		Policy: inbox.Policy{
+			Lease: time.Hour, MaxAttempts: 12, GiveUpAfter: time.Hour,
+			BackoffBase: time.Hour, BackoffCap: 24 * time.Hour, DeadLetters: inbox.Pass,
+		},
+		Drain: testrun.Stall, Log: slog.New(slog.DiscardHandler),
+	})
+	testdb.Must(f.t, err)
 	ended := make(chan struct{})
 	go func() { _ = p.Run(ctx); close(ended) }()
 	defer func() { cancel(); <-ended }()
 	errs := make([]error, n)
 	for i := range errs {
-		errs[i] = testrun.Receive(f.t, fmt.Sprintf("delivery %d of %d to %s", i+1, n, receiver), returned)
+		errs[i] = testrun.Receive(f.t, fmt.Sprintf("delivery %d of %d", i+1, n), returned)
 	}
 	return errs
-}
-
-// processor has the worker's policy for dead letters. What waits does not become due during a test.
-func processor(db *postgres.DB, receiver string, handle inbox.Handler, change func(*inbox.Options)) *inbox.Processor {
-	deadLetters := inbox.Block
-	if receiver == fulfillment.ChargeReceiver {
-		deadLetters = inbox.Pass
-	}
-	o := inbox.Options{
-		DB: db, Receiver: receiver, Holder: "test", Concurrency: 1, Handle: handle,
-		Policy: inbox.Policy{
-			Lease: time.Hour, MaxAttempts: 12, GiveUpAfter: time.Hour,
-			BackoffBase: time.Hour, BackoffCap: 24 * time.Hour, DeadLetters: deadLetters,
-		},
-		Drain: testrun.Stall, Log: slog.New(slog.DiscardHandler),
-	}
-	change(&o)
-	p, err := inbox.New(o)
-	if err != nil {
-		panic(err)
-	}
-	return p
 }
 
 // What a charge over two tshirts and a mug leaves.

@@ -31,12 +31,14 @@ type memory struct {
 
 	t        *testing.T
 	stream   ledger.Stream
-	now      time.Time // of the database
+	now      time.Time        // of the database
+	stock    map[string]int64 // what is available
 	sent     []sentMessage
 	metadata map[string]string // of the messages that are delivered
 	lost     bool              // another holder has taken the message over
 	losing   string            // a type of event that another writer always is faster than
 	doubtful string            // a type of event whose commit is durable, and is cut
+	soldOut  string            // the constraint that refuses the next commit: what was read as available is gone
 	endpoint merchants.Endpoint
 	log      *testrun.Log
 	on       *fulfillment.Fulfillment
@@ -47,7 +49,7 @@ type sentMessage struct{ to, key, metadata string }
 
 func newMemory(t *testing.T, services fulfillment.Services, history ...domain.Event) *memory {
 	t.Helper()
-	m := &memory{t: t, stream: ledger.New("ch_1"), now: nine, log: &testrun.Log{}}
+	m := &memory{t: t, stream: ledger.New("ch_1"), now: nine, stock: map[string]int64{"mug": 5, "tshirt": 10}, log: &testrun.Log{}}
 	m.on = fulfillment.NewOn(m, services, slog.New(slog.NewTextHandler(m.log, nil)))
 	if len(history) > 0 { // else it is to be opened
 		m.append(history...)
@@ -102,12 +104,17 @@ func (m *memory) Endpoint(context.Context, string) (merchants.Endpoint, error) {
 
 // Available returns the stock.
 func (m *memory) Available(sku string) (int64, bool) {
-	left, known := map[string]int64{"mug": 5, "tshirt": 10}[sku]
+	left, known := m.stock[sku]
 	return left, known
 }
 
 // Commit stores the events and messages of a batch, or none.
 func (m *memory) Commit(_ context.Context, b *pgx.Batch) error {
+	if gone := m.soldOut; gone != "" {
+		m.soldOut = ""
+		delete(m.stock, "tshirt")
+		return refusal(gone)
+	}
 	before, sent, doubt := m.stream, m.sent, error(nil)
 	for _, q := range b.QueuedQueries {
 		switch a := q.Arguments; {

@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/payonce/payonce/domain"
@@ -294,87 +292,30 @@ func TestNotify_refusals(t *testing.T) {
 	}
 }
 
-// notifying is a database with a charge whose merchant has received the webhook about its outcome.
-type notifying struct {
-	*fixture
-
-	shop    *shop
-	notify  inbox.Handler
-	outcome ledger.StoredEvent
-}
-
-func newNotifying(t *testing.T) *notifying {
-	t.Helper()
-	n := &notifying{fixture: newFixture(t), shop: newShop(t, loopback())}
-	n.notify = n.handler(n.shop.services, fulfillment.NotificationReceiver)
-	b := &pgx.Batch{}
-	merchants.Register(b, merchants.Merchant{ID: "acme"}, merchants.Webhook{URL: n.shop.endpoint().URL, Secret: shopSecret})
-	n.commit(b)
-	s := n.append(ledger.New("ch_1"), histories["captured"]...)
-	n.outcome = s.Head()
-	n.put(fulfillment.NotificationReceiver, s, n.outcome.ID.String())
-	n.ends(fulfillment.NotificationReceiver, "done")
-	return n
-}
-
-// ends delivers the only open message to a receiver.
-func (n *notifying) ends(receiver, want string) {
-	n.t.Helper()
-	if err := n.deliverAll(receiver, n.notify, 1)[0]; endOf(err) != want {
-		n.t.Errorf("the handler returned %v, want %s", err, want)
-	}
-}
-
-// resend requests one more delivery of the webhook.
-func (n *notifying) resend(id uuid.UUID) *pgx.Batch {
-	n.t.Helper()
-	b, e := &pgx.Batch{}, n.outcome
-	fulfillment.Resend(b, fulfillment.WebhookEvent{
-		EventID: e.ID, ChargeID: "ch_1", MerchantID: "acme", Stored: e.Type, Version: e.Version, Notified: !n.load().Charge.NeedsWebhook(e.Version),
-	}, id, "cli:test")
-	return b
-}
-
+// TestResend: an operator's message delivers a webhook once more, and records it if it was never received.
+// TestScripts/resend in cmd/payonce has the message, its receiver and the operator's name.
 func TestResend(t *testing.T) {
 	t.Parallel()
-	t.Run("the merchant receives the same body once more, and nothing is recorded", func(t *testing.T) {
-		t.Parallel()
-		n := newNotifying(t)
-		n.commit(n.resend(uuid.New()))
-		n.shop.answer(status(http.StatusInternalServerError))
-		for _, end := range []string{"waits", "done"} {
-			n.ends(fulfillment.ResendReceiver, end)
-		}
-		n.expectText("1", `select count(*)::text from ledger_events where type = 'merchant.notified.v1'`)
-		n.expectText("resend ch_1 acme cli:test done", `
-select concat_ws(' ', receiver, ordering_key, partition_key, metadata ->> 'requested_by', status) from inbox where type = 'webhook.resend'`)
-		n.expectText(n.outcome.ID.String()+" acme ch_1 resend cli:test t", `
-select concat_ws(' ', a.subject, a.merchant_id, after ->> 'ordering_key', after ->> 'receiver', actor, after ->> 'event_id' = subject and after ->> 'message_id' = i.message_id)
-  from operator_actions a, inbox i
- where action = 'webhook resend'
-   and type = 'webhook.resend'
-   and metadata ->> 'event_id' = subject`)
-		if len(n.shop.received) != 3 || len(slices.Compact(slices.Clone(n.shop.received))) > 1 {
-			t.Errorf("the shop received %+v, want the same three times", n.shop.received)
-		}
-		testrun.True(t, "the feed has the same bytes", func() bool { // it waits for open transactions of other tests
-			page, err := ledger.ReadFeed(t.Context(), n.db, "acme", "", 100)
-			return err == nil && slices.ContainsFunc(page.Data, func(entry json.RawMessage) bool { return string(entry) == n.shop.received[0].Body })
+	for receiver, want := range map[string]string{
+		fulfillment.ResendReceiver:       "merchant.notified | waits | ",
+		fulfillment.NotificationReceiver: "waits | merchant.notified | ",
+	} {
+		t.Run(receiver, func(t *testing.T) {
+			t.Parallel()
+			n := newNotified(t, histories["captured"]...)
+			e, got := n.stream.Head(), ""
+			if receiver == fulfillment.ResendReceiver {
+				got = n.notify(4) + " | "
+			}
+			n.shop.answer(status(http.StatusInternalServerError))
+			for range strings.Count(want, "|") - strings.Count(got, "|") {
+				from := len(n.stream.Events)
+				err := n.receive(receiver, fulfillment.TypeResend, ledger.Envelope{ID: e.ID.String(), Type: e.Type, ChargeID: "ch_1", Version: 4})
+				got += n.said(from, err) + " | "
+			}
+			if received := n.shop.received; got != want || len(received) < 2 || len(slices.Compact(slices.Clone(received))) > 1 {
+				t.Errorf("it records %s, want %s; the shop received %+v", got, want, received)
+			}
 		})
-	})
-	t.Run("a discarded webhook is delivered after all, and recorded as received", func(t *testing.T) {
-		t.Parallel()
-		n := newNotifying(t)
-		n.exec(`delete from inbox`)
-		s := n.append(n.load(), requested(), refundedBy())
-		n.outcome, n.shop.received = s.Head(), nil
-		n.commit(n.resend(uuid.New()))
-		n.ends(fulfillment.NotificationReceiver, "done") // in its turn
-		n.commit(n.resend(uuid.New()))
-		n.ends(fulfillment.ResendReceiver, "done")
-		n.expectText("2", `select count(*)::text from ledger_events where type = 'merchant.notified.v1'`)
-		if len(n.shop.received) != 2 || n.shop.received[0] != n.shop.received[1] {
-			t.Errorf("the shop received %+v", n.shop.received)
-		}
-	})
+	}
 }

@@ -62,22 +62,24 @@ func TestCharge_withoutOutcomeIsNotDone(t *testing.T) {
 // TestReserve: where an article cannot be reserved the charge fails, and holds nothing of the others.
 func TestReserve(t *testing.T) {
 	t.Parallel()
-	decides(t, "",
-		given("an article out of stock", "over tshirt 1, mug 6", "", "inventory.rejected charge.failed(out_of_stock)"),
-		given("an unknown article", "over mug 1, socks 1", "", "inventory.rejected charge.failed(unknown_sku)"),
-		given("the last pieces", "over mug 5", "create/0:cut", "inventory.reserved waits"),
-	)
+	decides(t)
+}
+
+// TestReserve_isRefusedByTheConstraints: what was read as available was sold a moment later.
+func TestReserve_isRefusedByTheConstraints(t *testing.T) {
+	t.Parallel()
+	for _, constraint := range []string{"stock_available_not_negative", "reservations_known_sku"} {
+		m := newScripted(t, "accepted")
+		m.soldOut = constraint
+		if got := m.play("", "", 1); got != "inventory.rejected charge.failed(unknown_sku)" {
+			t.Errorf("%s: it records %s", constraint, got)
+		}
+	}
 }
 
 func TestProviderEvent(t *testing.T) {
 	t.Parallel()
-	decides(t, "stripe.payment_intent.succeeded",
-		given("an event wakes the charge up", "started", "retrieve:succeeded", "captured"),
-		given("what an event says is not believed", "started", "retrieve:processing", "polls"),
-		given("payment_intent.succeeded of a finished charge adds no event", "captured", "", ""),
-	)
-	decides(t, "refund.ended", given("the end of a refund is a wake-up", "refunded", "", ""))
-	decides(t, "stripe.customer.created", given("an event of a newer program waits", "started", "", "waits"))
+	decides(t)
 	t.Run("an event of a charge that is not ours is done with one line in the log", func(t *testing.T) {
 		t.Parallel()
 		m := newScripted(t, "started")
@@ -112,35 +114,13 @@ func TestWakeUp(t *testing.T) {
 // TestLostRace is about versions that another writer took between a run's read of the charge and its commit.
 func TestLostRace(t *testing.T) {
 	t.Parallel()
-	const look = "retrieve:requires_confirmation "
-	decides(t, "",
-		given("a capture whose attempt a rival has ended is recorded with the answer in hand", "started",
-			look+"confirm/3:succeeded^attempt", "payment.attempt_failed captured"),
-		given("the intent that was recorded first is the charge's", "reserved",
-			"create/0:requires_confirmation^start_pi_2 retrieve(pi_2):requires_confirmation confirm/3(pi_2):succeeded", "payment.started captured"),
-		given("a refused creation fails no charge whose payment a rival has started", "reserved", "create/0:rejected^start retrieve:succeeded",
-			"payment.started captured"),
-		given("a decline that lost a race is the intent's", "started", look+"confirm/3:declined cancel:canceled@declined^nothing", "refund.requested declined(card_declined)"),
-		// The next attempt's key may be in use already: another key would let the provider do it twice.
-		given("an attempt of a payment that a rival has ended is not ended again", "started",
-			look+"confirm/3:500^attempt "+look+"confirm/4:succeeded", "payment.attempt_failed captured"),
-		given("an attempt of a refund that a rival has ended is not ended again", "refunding",
-			"refunds: refund/0:500^refund_tried refunds: refund/1:succeeded", "refund.attempt_failed refund.succeeded"),
-		given("a refund that a rival has recorded is recorded once", "refunding", "refunds: refund/0:succeeded^refund_ended", "refund.succeeded"),
-		given("a refund that lost the version to something else is recorded at once", "refunding",
-			"refunds: refund/0:succeeded^another refunds:succeeded", "refund.requested refund.succeeded"),
-	)
+	decides(t)
 }
 
 // TestLostHistory is about a failover that has lost events on which a step in progress was decided.
 func TestLostHistory(t *testing.T) {
 	t.Parallel()
-	decides(t, "",
-		given("without its history a charge waits, and nothing is committed", "bare", "create/0:requires_confirmation confirm/2:succeeded^lost_history", "waits"),
-		given("a charge continues from the events that are left", "accepted",
-			"create/0:requires_confirmation confirm/3:succeeded^failover create/0:requires_confirmation confirm/3:rejected retrieve:succeeded",
-			"inventory.reserved payment.started captured"),
-	)
+	decides(t)
 }
 
 // TestUnknownOutcome: a commit that was cut may be durable or not, and a standby may have it or not. The delivery
@@ -182,23 +162,15 @@ func TestLostRace_atEveryTry(t *testing.T) {
 // the trace and the correlation, and nothing else.
 func TestOutcome_continuesTheTrace(t *testing.T) {
 	t.Parallel()
-	for name, received := range map[string]map[string]string{
-		"a trace":  {"correlation_id": "req_1", "traceparent": "t1", "tracestate": "private", "baggage": "private"},
-		"no trace": {"correlation_id": "req_1"},
-	} {
-		m := newScripted(t, "started")
-		m.metadata = received
-		m.play("", "retrieve:succeeded", 1)
-		want := map[string]string{"correlation_id": "req_1", "causation_id": m.stream.At(1).ID.String()}
-		if trace := received["traceparent"]; trace != "" {
-			want["traceparent"] = trace
-		}
-		var got map[string]string
-		if len(m.sent) != 1 || json.Unmarshal([]byte(m.sent[0].metadata), &got) != nil {
-			t.Fatalf("%s: it sends %v", name, m.sent)
-		}
-		testrun.Same(t, name, want, got)
+	m := newScripted(t, "started")
+	m.metadata = map[string]string{"correlation_id": "req_1", "traceparent": "t1", "tracestate": "private", "baggage": "private"}
+	m.play("", "retrieve:succeeded", 1)
+	var got map[string]string
+	if len(m.sent) != 1 || json.Unmarshal([]byte(m.sent[0].metadata), &got) != nil {
+		t.Fatalf("it sends %v", m.sent)
 	}
+	want := map[string]string{"correlation_id": "req_1", "traceparent": "t1", "causation_id": m.stream.At(1).ID.String()}
+	testrun.Same(t, "metadata", want, got)
 }
 
 // TestForgedRequest is about requests that no api would have accepted, and that its database refuses. They are

@@ -293,6 +293,10 @@ var histories = func() map[string][]domain.Event {
 	then("timed out", "interactive started", domain.PaymentActionRequired{URL: "https://bank.example/3ds", ExpiresAt: nine})
 	then("refunding", "captured", requested())
 	then("refunded", "refunding", refundedBy())
+	tried := func(e domain.Event) []domain.Event { return slices.Repeat([]domain.Event{e}, domain.MaxKeys-1) }
+	then("last creation", "reserved", tried(domain.PaymentAttemptFailed{Stage: domain.StageCreate, StatusCode: 500})...)
+	then("last confirmation", "started", tried(domain.PaymentAttemptFailed{Stage: domain.StageConfirm, StatusCode: 500})...)
+	then("last refund", "refunding", tried(domain.RefundAttemptFailed{RefundID: "re_1", StatusCode: 500})...)
 	then("refused", "refunding", domain.RefundFailed{RefundID: "re_1", Code: domain.ProviderRefused, Message: "refused"})
 	return h
 }()
@@ -322,25 +326,6 @@ var rivals = map[string][]domain.Event{
 	"another":      {domain.RefundRequested{RefundID: "re_2", Amount: 100}},
 	"nothing":      {domain.Unreadable{Name: "refund.requested.v1"}},
 	"won":          {domain.DisputeClosed{DisputeID: "du_1", Status: "won"}},
-}
-
-// row is a charge from a history over some deliveries, which bars separate, to what each of them records.
-type row struct{ name, after, calls, want string }
-
-func given(name, after, calls, want string) row { return row{name, after, calls, want} }
-
-// decides runs rows on deliveries of a type of message, see memory.deliver.
-func decides(t *testing.T, messageType string, rows ...row) {
-	t.Helper()
-	for _, r := range rows {
-		t.Run(r.name, func(t *testing.T) {
-			t.Parallel()
-			m := newScripted(t, r.after)
-			if got := m.play(messageType, r.calls, strings.Count(r.want, "|")+1); got != r.want {
-				t.Errorf("after %s %q records\n%s, want\n%s", r.after, r.calls, got, r.want)
-			}
-		})
-	}
 }
 
 // scripted is a memory whose provider is a script.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
@@ -76,54 +75,6 @@ func load(t *testing.T, q postgres.Querier) ledger.Stream {
 func exec(t *testing.T, db *postgres.DB, sql string) {
 	t.Helper()
 	testdb.Exec(t, db.Pool(), sql, pgx.QueryExecModeSimpleProtocol)
-}
-
-// oneSession opens a database with one session, which keeps its plans. No table is analyzed.
-func oneSession(t *testing.T, url string, role postgres.Role) *postgres.DB {
-	t.Helper()
-	db := testdb.OpenAt(t, url, postgres.Options{MaxConns: 1, Role: role, StatementTimeout: time.Minute})
-	if role == "" {
-		for _, table := range []string{"ledger_events", "ledger_postings", "account_balances", "followers"} {
-			exec(t, db, `alter table `+table+` set (autovacuum_enabled = off)`)
-		}
-	}
-	return db
-}
-
-// rowsRead returns how many rows of tables and entries of indexes were read so far by
-// sessions that have ended, and by db, which has one session.
-func rowsRead(t *testing.T, db *postgres.DB) int64 {
-	t.Helper()
-	testdb.All[string](t, db, `select pg_stat_force_next_flush()::text`)
-	return testdb.One[int64](t, db, `
-select (select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from pg_stat_user_tables)::bigint
-     + (select sum(idx_tup_read) from pg_stat_user_indexes)::bigint`)
-}
-
-// fill writes many charges, each with its outcome, of which one in a hundred failed. Its transactions are
-// short: a long one would hold up the followers of all other tests on the server.
-func fill(t *testing.T, db *postgres.DB, first, last int) {
-	t.Helper()
-	const step = 4000
-	for ; first <= last; first += step {
-		exec(t, db, fmt.Sprintf(`
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-select gen_random_uuid(), 'ch_' || lpad(n::text, 6, '0'), v,
-       case when v = 1 then 'charge.requested.v1' when n %% 100 = 0 then 'charge.failed.v1' else 'charge.succeeded.v1' end,
-       1, case n %% 2 when 0 then 'acme' else 'globex' end,
-       case v when 1 then jsonb_build_object('merchant_id', case n %% 2 when 0 then 'acme' else 'globex' end, 'order_id', 'order ' || n %% 1000 / 10,
-                                             'amount', 1, 'currency', 'EUR', 'steps', '["payment"]'::jsonb)
-              else '{"code": "canceled"}' end, '{}', timestamptz '2026-01-01' + n * interval '1 second'
-  from generate_series(%[1]d, %[2]d) n,
-       generate_series(1, 2) v;
-insert into ledger_postings
-select 'ch_' || lpad(n::text, 6, '0'), 1, 1, case n %% 2 when 0 then 'acme' else 'globex' end, 'a:EUR', 'b:EUR', 1, 'EUR'
-  from generate_series(%[1]d, %[2]d) n`, first, min(first+step-1, last)))
-	}
-	exec(t, db, `
-update followers
-   set txid = last.txid, position = last.position, highest = last.position
-  from (select txid, position from ledger_events order by txid desc, position desc limit 1) last`)
 }
 
 // addUp adds up the balances until no event is left, and returns the number of events. It waits

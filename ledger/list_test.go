@@ -176,50 +176,24 @@ func TestEach_passesOverWhatItCannotRead(t *testing.T) {
 	}
 }
 
-// TestReads_doNotGrowWithHistory counts the rows that reads touch beside 20,000 charges, as the role of the api,
-// whose policies must not keep the planner from the indexes. No table is analyzed, as after a restore.
-// TestPlans_doNotDependOnStatistics in migrations has the plans of these statements.
-func TestReads_doNotGrowWithHistory(t *testing.T) {
+// TestListCharges_looksThroughABoundedPart: nothing marks a pending charge, so a page looks at 5,000 charges at most.
+// TestPlans_doNotDependOnStatistics in migrations has the plans of all reads.
+func TestListCharges_looksThroughABoundedPart(t *testing.T) {
 	t.Parallel()
-	testdb.Long(t, "it writes 20,000 charges")
-	url := testdb.URL(t)
-	owner := oneSession(t, url, "")
-	ordered(t, owner, "ch_000000", "order 1", domain.Pending) // the oldest
-	fill(t, owner, 1, 20_000)
-	ordered(t, owner, "ch_fresh", "order 1", domain.Pending) // is not added up
-	db := oneSession(t, url, postgres.RoleAPI)
-	acme := db.Tenant("acme")
-	costs := func(most int64, read func() error) {
-		t.Helper()
-		before := rowsRead(t, db)
-		testdb.Must(t, read())
-		if n := rowsRead(t, db) - before; n == 0 || n > most {
-			t.Errorf("it touches %d rows, want %d at most", n, most)
-		}
-	}
-	rowsRead(t, owner)
-	costs(400, func() error { _, err := ledger.ReadBalances(t.Context(), acme, "acme"); return err })
-	for _, q := range []ledger.ListQuery{
-		{}, {StartingAfter: "ch_010000"}, {Status: domain.Failed}, {Status: domain.Succeeded}, {OrderID: "order 77"},
-	} {
-		q.MerchantID, q.Limit = "acme", 20
-		costs(400, func() error {
-			page, err := ledger.ListCharges(t.Context(), acme, q)
-			testrun.Same(t, fmt.Sprintf("charges of %+v", q), 20, len(page.Data))
-			return err
-		})
-	}
-	// Nothing marks a pending charge: a page looks at a bounded part of the others.
-	var pending []string
+	db := testdb.Reused(t)
+	ordered(t, db, "ch_000000", "order 1", domain.Pending) // the oldest
+	exec(t, db, `
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+select gen_random_uuid(), 'ch_' || lpad(n::text, 6, '0'), v, case v when 1 then 'charge.requested.v1' else 'charge.succeeded.v1' end,
+       1, 'acme', '{"merchant_id": "acme"}', '{}', now()
+  from generate_series(1, 10000) n,
+       generate_series(1, 2) v`)
+	ordered(t, db, "ch_fresh", "order 1", domain.Pending)
+	var pages []string
 	for next, more := "", true; more; more = next != "" {
-		costs(40_000, func() error {
-			page, err := ledger.ListCharges(t.Context(), acme, ledger.ListQuery{MerchantID: "acme", Status: domain.Pending, Limit: 20, StartingAfter: next})
-			for _, raw := range page.Data {
-				pending = append(pending, strings.Split(string(raw), `"`)[3])
-			}
-			pending, next = append(pending, "…"), page.Next
-			return err
-		})
+		var ids []string
+		ids, next = listed(t, db, ledger.ListQuery{Status: domain.Pending, StartingAfter: next, Limit: 20})
+		pages = append(pages, strings.Join(ids, " "))
 	}
-	testrun.Same(t, "pending charges", []string{"ch_fresh", "…", "…", "ch_000000", "…"}, pending)
+	testrun.Same(t, "pages of pending charges", []string{"ch_fresh", "", "ch_000000"}, pages)
 }

@@ -371,7 +371,7 @@ create policy tenant on idempotency_keys for select to payonce_api
 
 -- The empty text keeps this condition out of indexes. merchant_id is the last column of
 -- ledger_events_version_once; with a bare column the planner may read all of that index in
--- place of the end of ledger_events_pkey. Test: TestReads_doNotGrowWithHistory.
+-- place of the end of ledger_events_pkey. Test: TestPlans_doNotDependOnStatistics.
 create policy tenant on ledger_events for select to payonce_api
  using (merchant_id || '' = current_setting('payonce.merchant', true));
 
