@@ -99,7 +99,7 @@ type DB struct {
 // of the connection, and that its sessions have the settings which they were opened with.
 // Each refusal is a sentence that says what to change.
 func Open(ctx context.Context, url string, o Options) (*DB, error) {
-	known := &servers{anyServer: o.AllowReadOnly, check: o.CheckSession, sessions: map[*session]bool{}}
+	known := &servers{anyServer: o.AllowReadOnly, check: o.CheckSession, sessions: map[*pgconn.PgConn]bool{}}
 	config, err := poolConfig(url, o, known)
 	if err != nil {
 		return nil, err
@@ -108,10 +108,7 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	err = checkServer(ctx, pool, o)
-	if err == nil {
-		err = checkSession(ctx, pool, config.ConnConfig.RuntimeParams)
-	}
+	err = checkServer(ctx, pool, o, config.ConnConfig.RuntimeParams)
 	if err == nil && o.RefusePrivileged {
 		err = checkUser(ctx, pool, o.Role)
 	}
@@ -143,7 +140,7 @@ func poolConfig(url string, o Options, known *servers) (*pgxpool.Config, error) 
 	config.ConnConfig.ConnectTimeout = cmp.Or(config.ConnConfig.ConnectTimeout, connectTimeout)
 	config.ConnConfig.DialFunc = dial
 	config.ConnConfig.Tracer = o.Tracer
-	config.BeforeConnect = known.beforeConnect(false)
+	config.BeforeConnect, config.BeforeClose = known.beforeConnect(false), known.close
 	guardSessions(config)
 	own := o.sessionSettings()
 	// The server reads both TimeZone and timezone, and the last of them counts.
@@ -193,6 +190,8 @@ func local(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
+// serverSettings also reads what bounds a session, and its role. They are a part of its first packet,
+// which a pooler may answer itself and forward in part.
 const serverSettings = `
 -- postgres.serverSettings
 select current_setting('server_version_num')::int,
@@ -200,13 +199,18 @@ select current_setting('server_version_num')::int,
                from unnest(array['fsync', 'full_page_writes', 'synchronous_commit']) as s(name)
               where current_setting(name) = 'off'),
        current_setting('synchronous_commit') = 'local',
-       current_setting('synchronous_standby_names') = ''`
+       current_setting('synchronous_standby_names') = '',
+       case
+         when $1 <> '' and current_setting('role') <> $1 then 'role'
+         else coalesce((select name from pg_settings where name = 'statement_timeout' and source <> 'client' and setting <> $2), '')
+       end`
 
-func checkServer(ctx context.Context, q Querier, o Options) error {
+func checkServer(ctx context.Context, q Querier, o Options, session map[string]string) error {
 	var version int
 	var off []string
 	var local, alone bool
-	if err := q.QueryRow(ctx, serverSettings).Scan(&version, &off, &local, &alone); err != nil {
+	var missing string
+	if err := q.QueryRow(ctx, serverSettings, session["role"], session["statement_timeout"]).Scan(&version, &off, &local, &alone, &missing); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
 	if version < Oldest*10000 {
@@ -223,6 +227,9 @@ func checkServer(ctx context.Context, q Querier, o Options) error {
 	}
 	if alone && o.ExpectReplication {
 		return errors.New("synchronous_standby_names is empty on the server: a failover could lose an acknowledged charge, so name the standby that commits wait for, or unset EXPECT_REPLICATION")
+	}
+	if missing != "" {
+		return fmt.Errorf("the session setting %s was not applied: a pooler dropped it, so let DATABASE_URL name the server itself", missing)
 	}
 	return nil
 }
