@@ -3,13 +3,14 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	mathrand "math/rand/v2"
 	"os"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -54,49 +55,55 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		if err := w.Open(ctx); err != nil {
 			return err
 		}
-		addFigures(w.Metrics, w.DB, provider)
-		named := make(chan struct{}) // closed when the provider has named the account
+		w.Metrics.Circuit(stripe.Circuits(), provider.Circuit)
+		w.Metrics.Figures(w.DB, []string{domain.Topic}, receiverNames())
 		receivers, err := processors(w, services, m, s)
 		if err != nil {
 			return err
 		}
-		paused := &pauses{db: w.DB, receivers: receivers}
-		w.Ready.Checks, w.Ready.Paused = append(w.Ready.Checks, accountRefusal(provider, named)), paused.shown
-		return w.Serve(ctx, s.HTTPAddr, program.Health(w.Ready, w.Beside()), append(s.background(w, paused),
-			func(ctx context.Context) error { return handle(ctx, w, provider, named, receivers) })...)
+		var named atomic.Bool // whether the provider has named the account
+		w.Ready.Checks = append(w.Ready.Checks, func(context.Context, postgres.Querier) (why string, err error) {
+			if why = provider.Blocked(); why == "" && !named.Load() {
+				why = "the provider has not said whose key STRIPE_SECRET_KEY is"
+			}
+			return why, nil
+		})
+		paused := &pauses{}
+		w.Ready.Paused = paused.shown
+		reading := func(ctx context.Context) (time.Duration, error) {
+			return pauseInterval, paused.read(ctx, w.DB, receivers)
+		}
+		return w.Serve(ctx, s.HTTPAddr, program.Health(w.Ready, w.Beside()), s.background(w, reading), func(ctx context.Context) error {
+			if err := awaitAccount(ctx, w.Log, w.DB, provider); err != nil || ctx.Err() != nil {
+				return err
+			}
+			named.Store(true)
+			return handle(ctx, w, receivers)
+		})
 	})
 }
 
-// background is what a worker does beside its messages.
-func (s settings) background(w *service.Service, paused *pauses) []func(context.Context) error {
+// background is what a worker does beside its messages, until ctx ends.
+func (s settings) background(w *service.Service, readPauses loop.Work) func(ctx context.Context) error {
 	appended := w.Bell.Bell(domain.Topic, service.Ledger)
-	work := []func(context.Context){
-		(&upkeep.Expired{DB: w.DB, Log: w.Log, InboxWindow: s.InboxRetention}).Run,
-		func(ctx context.Context) { ledger.KeepBalances(ctx, w.Log, w.DB, appended) },
-		func(ctx context.Context) { endStuckSessions(ctx, w.Log, w.DB) },
-		func(ctx context.Context) {
-			loop.Run(ctx, w.Log, "reading what is paused failed, nothing changes until it is read", func(ctx context.Context) (time.Duration, error) {
-				return pauseInterval, paused.read(ctx)
-			})
-		},
+	return func(ctx context.Context) error {
+		var all sync.WaitGroup
+		defer all.Wait()
+		all.Go(func() { (&upkeep.Expired{DB: w.DB, Log: w.Log, InboxWindow: s.InboxRetention}).Run(ctx) })
+		all.Go(func() { ledger.KeepBalances(ctx, w.Log, w.DB, appended) })
+		all.Go(func() { endStuckSessions(ctx, w.Log, w.DB) })
+		all.Go(func() {
+			loop.Run(ctx, w.Log, "reading what is paused failed, nothing changes until it is read", readPauses)
+		})
+		if s.AuditInterval > 0 {
+			all.Go(func() { auditIncrements(ctx, w.Log, w.DB, s.AuditInterval) })
+		}
+		return nil
 	}
-	if s.AuditInterval > 0 {
-		work = append(work, func(ctx context.Context) { auditIncrements(ctx, w.Log, w.DB, s.AuditInterval) })
-	}
-	all := make([]func(context.Context) error, len(work))
-	for i, do := range work {
-		all[i] = func(ctx context.Context) error { do(ctx); return nil }
-	}
-	return all
 }
 
-// handle receives and handles messages once the provider's account is the one that the database is bound
-// to.
-func handle(ctx context.Context, w *service.Service, provider *stripe.Client, named chan struct{}, receivers []receiver) error {
-	if err := awaitAccount(ctx, w.Log, w.DB, provider); err != nil || ctx.Err() != nil {
-		return err
-	}
-	close(named)
+// handle receives and handles messages until ctx ends.
+func handle(ctx context.Context, w *service.Service, receivers []receiver) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, r := range receivers {
 		g.Go(func() error { return r.processor.Run(ctx) })
@@ -141,20 +148,6 @@ func awaitAccount(ctx context.Context, log *slog.Logger, db *postgres.DB, provid
 		return startCheckInterval, err
 	})
 	return refused
-}
-
-// accountRefusal returns why the provider does not accept the secret key, as its last answer said, or
-// that it has not named the account. A worker that has just started gets a moment for that.
-func accountRefusal(provider *stripe.Client, named <-chan struct{}) program.Check {
-	return func(ctx context.Context, _ postgres.Querier) (string, error) {
-		select {
-		case <-named:
-			return provider.Blocked(), nil
-		case <-ctx.Done():
-		case <-time.After(startCheckInterval):
-		}
-		return cmp.Or(provider.Blocked(), "the provider has not said whose key STRIPE_SECRET_KEY is"), nil
-	}
 }
 
 // endStuckSessions ends sessions that stopped in the middle of a transaction, and those of the api

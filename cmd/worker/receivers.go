@@ -55,15 +55,11 @@ func processors(w *service.Service, services fulfillment.Services, m *metrics, s
 }
 
 // pauses are what operators have paused, as the last reading found it.
-type pauses struct {
-	db        *postgres.DB
-	receivers []receiver
-	found     atomic.Pointer[[]string]
-}
+type pauses struct{ found atomic.Pointer[[]string] }
 
 // read pauses the receivers and merchants that operators have paused, and resumes the others.
-func (p *pauses) read(ctx context.Context) error {
-	all, err := fulfillment.ListPauses(ctx, p.db)
+func (p *pauses) read(ctx context.Context, db *postgres.DB, receivers []receiver) error {
+	all, err := fulfillment.ListPauses(ctx, db)
 	if err != nil {
 		return err
 	}
@@ -75,7 +71,7 @@ func (p *pauses) read(ctx context.Context) error {
 			paused = append(paused, pause.What)
 		}
 	}
-	for _, r := range p.receivers {
+	for _, r := range receivers {
 		r.processor.Pause(slices.Contains(paused, r.Name), merchants...)
 	}
 	if len(merchants) > 0 {
