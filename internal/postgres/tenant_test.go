@@ -107,11 +107,9 @@ func TestTenant_endsWithItsTransaction(t *testing.T) {
 	}
 	ended := errors.New("it was ended")
 	for name, end := range map[string]func(context.Context, *postgres.DB) error{
-		"a read that fails":                 read(`select 1 / 0`),
-		"a read that fails among its rows":  read(`select 1 / (2 - id) from things order by id`),
-		"a commit that is refused":          commit("globex", `select 1`),
-		"a commit that fails in its middle": commit("acme", `select 1 / 0`),
-		"a commit that cannot be prepared":  commit("acme", `select nothing_like_this`),
+		"a read that fails among its rows": read(`select 1 / (2 - id) from things order by id`),
+		"a commit that is refused":         commit("globex", `select 1`),
+		"a commit that cannot be prepared": commit("acme", `select nothing_like_this`),
 		"rows that are left": func(ctx context.Context, acme *postgres.DB) error {
 			rows, err := acme.Query(ctx, `select generate_series(1, 100000)`)
 			if err != nil {

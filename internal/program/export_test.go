@@ -3,7 +3,6 @@ package program
 // What tests reach past its constants.
 var (
 	Misspelled  = func(environ map[string]string) error { return misspelled(environ, Known()) }
-	Gone        = gone
 	ServeWithin = serve
 	Bounded     = bounded
 )

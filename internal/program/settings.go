@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
-	"slices"
 	"strings"
 	"time"
 
@@ -81,12 +80,8 @@ func withFiles(environ map[string]string, settings reflect.Type) (map[string]str
 	return all, nil
 }
 
-// Settings is Load for a service: it refuses settings that went, and logs each setting under the
-// name of its variable, secrets hidden.
+// Settings is Load for a service: it logs each setting under the name of its variable, secrets hidden.
 func Settings[T any](log *slog.Logger, environ map[string]string) (settings T, err error) {
-	if err = refuseGone(environ); err != nil {
-		return settings, err
-	}
 	if settings, err = Load[T](environ); err != nil {
 		return settings, err
 	}
@@ -148,33 +143,4 @@ func variable(field reflect.StructField) string {
 // Logger writes JSON lines of a level and above that carry the program's name.
 func Logger(w io.Writer, program string, level slog.Leveler) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})).With("program", program)
-}
-
-// gone are the settings that a service refuses: each had a meaning in an earlier version, and its
-// sentence says what takes its place. A service with such a setting would run without what the
-// setting asks for.
-var gone = map[string]string{
-	"CONSOLE_ACCESS":                  "the console asks for no key, and listens on a loopback address alone",
-	"CONSOLE_AUTHENTICATION_FAILURES": "the console asks for no key, and listens on a loopback address alone",
-	"CONSOLE_HOSTS":                   "the console answers under loopback names alone: forward its port with ssh -L or kubectl port-forward",
-	"CORS_ORIGINS":                    "an API key belongs on a server, so no web page may call the API",
-	"DOCS_HOSTS":                      "GET /openapi.yaml is the contract, for a viewer of your own",
-	"IDEMPOTENCY_KEY_MODE":            "a client sends its key, and ONE_CHARGE_PER_ORDER refuses a second charge of an order",
-	"OUTBOX_RETENTION":                "the outbox deletes a message once the inbox has stored it, and INBOX_RETENTION says how long a repetition is recognized",
-	"QUARANTINE_RETENTION":            "another payload under a known message id is a dead letter, which stays until payonce inbox retry or discard",
-	"READ_DATABASE_URL":               "the api reads the server of DATABASE_URL alone",
-	"REDIS_TTL":                       "PostgreSQL alone answers replays; examples/redis is a cache for programs of your own",
-	"REDIS_URL":                       "PostgreSQL alone answers replays; examples/redis is a cache for programs of your own",
-	"TLS_CERT_FILE":                   "a proxy before the program ends TLS",
-	"TLS_KEY_FILE":                    "a proxy before the program ends TLS",
-}
-
-// refuseGone refuses a setting that went, unless it is empty.
-func refuseGone(environ map[string]string) error {
-	for _, name := range slices.Sorted(maps.Keys(gone)) {
-		if environ[name] != "" {
-			return fmt.Errorf("%s is no setting, remove the variable: %s", name, gone[name])
-		}
-	}
-	return nil
 }
