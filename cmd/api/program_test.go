@@ -134,6 +134,9 @@ func TestRun(t *testing.T) {
 		if got := p.Get(t, "/readyz"); got.Status != http.StatusServiceUnavailable || !strings.Contains(got.Body, "read-only") {
 			t.Errorf("it is ready: %v", got)
 		}
+		if got := p.Get(t, "/healthz"); got.Status != http.StatusOK || got.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("it does not live: %v", got)
+		}
 		readOnly("off", http.StatusAccepted)
 	})
 

@@ -16,11 +16,11 @@ package postgres
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -112,12 +112,11 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	if err == nil && o.RefusePrivileged {
 		err = checkUser(ctx, pool, o.Role)
 	}
-	if refused, ok := errors.AsType[sessionError](err); ok {
-		pool.Close()
-		return nil, refused.error
-	}
 	if err != nil {
 		pool.Close()
+		if refused, ok := errors.AsType[sessionError](err); ok {
+			return nil, refused.error
+		}
 		return nil, cmp.Or(o.Role.refusal(err, config.ConnConfig.User), err)
 	}
 	return &DB{pool: pool, servers: known, committer: groupcommit.New(pool, groupcommit.Options{
@@ -131,7 +130,7 @@ func poolConfig(url string, o Options, known *servers) (*pgxpool.Config, error) 
 	if err != nil || isCut(&config.ConnConfig.Config) {
 		return nil, errUnreadable
 	}
-	if host := unverifiedHost(config.ConnConfig); host != "" && !o.AllowPlaintext {
+	if host := unverifiedHost(&config.ConnConfig.Config); host != "" && !o.AllowPlaintext {
 		return nil, fmt.Errorf("DATABASE_URL reaches %s without TLS, or without proof that it is that server: set sslmode=verify-full, or ALLOW_PLAINTEXT=1 where the network is your own", host)
 	}
 	config.MaxConns = cmp.Or(o.MaxConns, defaultConns)
@@ -156,25 +155,24 @@ func poolConfig(url string, o Options, known *servers) (*pgxpool.Config, error) 
 var errUnreadable = errors.New("DATABASE_URL cannot be read: write it as postgres://user:password@host:5432/database, " +
 	"with %40 for @, %2F for / and so on in the password, or as key=value pairs with the values in single quotes")
 
+// hosts are those that a connection tries, one after the other.
+func hosts(c *pgconn.Config) []*pgconn.FallbackConfig {
+	return append([]*pgconn.FallbackConfig{{Host: c.Host, Port: c.Port, TLSConfig: c.TLSConfig}}, c.Fallbacks...)
+}
+
 // isCut reports whether a part of a password may be taken for a host or a database.
 func isCut(c *pgconn.Config) bool {
-	cut := strings.Contains(c.Database, "@")
-	for _, f := range append([]*pgconn.FallbackConfig{{Host: c.Host}}, c.Fallbacks...) {
-		cut = cut || strings.LastIndex(f.Host, "@") > 0 // a socket of Linux may begin with it
-	}
-	return cut
+	return strings.Contains(c.Database, "@") || slices.ContainsFunc(hosts(c), func(f *pgconn.FallbackConfig) bool {
+		return strings.LastIndex(f.Host, "@") > 0 // a socket of Linux may begin with it
+	})
 }
 
 // unverifiedHost is a host that the connection may reach over a network without TLS, or
 // whose certificate and name TLS does not verify; "" if there is none. sslmode=prefer, the
 // default, falls back to plaintext, require and verify-ca do not verify the name.
-func unverifiedHost(c *pgx.ConnConfig) string {
-	unverified := func(host string, t *tls.Config) bool { return (t == nil || t.InsecureSkipVerify) && !local(host) }
-	if unverified(c.Host, c.TLSConfig) {
-		return c.Host
-	}
-	for _, f := range c.Fallbacks {
-		if unverified(f.Host, f.TLSConfig) {
+func unverifiedHost(c *pgconn.Config) string {
+	for _, f := range hosts(c) {
+		if (f.TLSConfig == nil || f.TLSConfig.InsecureSkipVerify) && !local(f.Host) {
 			return f.Host
 		}
 	}

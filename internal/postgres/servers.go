@@ -107,7 +107,7 @@ func (s *servers) order(c *pgx.ConnConfig, toEnd bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var front, end []*pgconn.FallbackConfig
-	for _, f := range append([]*pgconn.FallbackConfig{{Host: c.Host, Port: c.Port, TLSConfig: c.TLSConfig}}, c.Fallbacks...) {
+	for _, f := range hosts(&c.Config) {
 		if _, host := pgconn.NetworkAddress(f.Host, f.Port); (host == s.host) == toEnd {
 			end = append(end, f)
 		} else {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -14,7 +12,6 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/migrations/version"
 )
 
@@ -87,33 +84,6 @@ func elsewhere(t *testing.T, address, statement string) {
 	testdb.Must(t, err)
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	testdb.Exec(t, conn, statement)
-}
-
-// With a database it is ready: cmd/worker.TestRun.
-func TestHealth_withoutTheStore(t *testing.T) {
-	t.Parallel()
-	other, db, c := testdb.Empty(t), testdb.Open(t), &clock{}
-	name := pgx.Identifier{db.Pool().Config().ConnConfig.Database}.Sanitize()
-	elsewhere(t, other, "drop database "+name+" with (force)")
-	ready := readiness(t, db, c.now)
-	_, _ = answered(t, ready, c) // which is repeated below
-	server := httptest.NewServer(program.Health(ready, http.NotFoundHandler()).Handler)
-	t.Cleanup(server.Close)
-	wantHealth(t, server.URL, "/healthz", http.StatusOK, "ok")
-	wantHealth(t, server.URL, "/readyz", http.StatusServiceUnavailable, "database")
-}
-
-func wantHealth(t *testing.T, address, path string, status int, says string) {
-	t.Helper()
-	for _, method := range []string{http.MethodGet, http.MethodHead} {
-		got := (&testrun.Running{URL: address}).Do(t, method, path, "", nil)
-		if got.Status != status || got.Header.Get("Content-Type") != "application/json" {
-			t.Errorf("%s %s: status %d, want %d: %s", method, path, got.Status, status, got.Body)
-		}
-		if method == http.MethodGet && !strings.Contains(got.Body, says) {
-			t.Errorf("%s: %s", path, got.Body)
-		}
-	}
 }
 
 func TestTraces(t *testing.T) {
