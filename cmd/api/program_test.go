@@ -158,27 +158,10 @@ func TestRun(t *testing.T) {
 	}
 }
 
-func TestRun_refusesAServer(t *testing.T) {
+func TestRun_refusesAServerThatMayLoseCommits(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
-		server   local.Options
-		migrated bool
-		says     string
-	}{
-		"that may lose commits":       {local.Options{}, true, "fsync "},
-		"without the role of the api": {local.Options{Fsync: true}, false, "the database has no role payonce_api: run payonce migrate"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test.server.InMemory = true
-			server := testdb.Server(t, test.server)
-			url := server.URL("postgres")
-			if test.migrated {
-				url = testdb.Migrated(t, server, "service")
-			}
-			testrun.Refusal(t, run, environ(url), test.says)
-		})
-	}
+	server := testdb.Server(t, local.Options{InMemory: true})
+	testrun.Refusal(t, run, environ(testdb.Migrated(t, server, "service")), "fsync ")
 }
 
 func TestMain(m *testing.M) { testrun.Main(m) }
