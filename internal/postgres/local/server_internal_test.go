@@ -114,7 +114,7 @@ func await(t *testing.T, what string, holds func() bool) {
 		if time.Now().After(end) {
 			t.Fatal(what)
 		}
-		time.Sleep(5 * time.Millisecond)
+		<-time.After(5 * time.Millisecond)
 	}
 }
 
