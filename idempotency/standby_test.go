@@ -96,7 +96,7 @@ func TestPromises_withoutTheStandby(t *testing.T) {
 			"an operator terminates the wait": p.endWaits("pg_terminate_backend"),
 			"the primary restarts": func(t *testing.T) {
 				t.Helper()
-				testdb.Must(t, p.primary.Crash(t.Context()))
+				testdb.Must(t, p.primary.Restart(t.Context()))
 				p.admin = connectAdmin(whole, p.primary)
 			},
 		} {

@@ -3,13 +3,13 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
-	mathrand "math/rand/v2"
 	"os"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -25,10 +25,11 @@ import (
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/upkeep"
 	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/outbox"
 )
 
 const (
-	stuckInterval      = 5 * time.Second // between reads of the other sessions, on average
+	stuckInterval      = 5 * time.Second // between reads of the other sessions
 	startCheckInterval = time.Second     // between reads of what the worker waits for at start
 	pauseInterval      = 2 * time.Second
 )
@@ -54,72 +55,88 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		if err := w.Open(ctx); err != nil {
 			return err
 		}
-		addFigures(w.Metrics, w.DB, provider)
-		named := make(chan struct{}) // closed when the provider has named the account
+		w.Metrics.Circuit(stripe.Circuits(), provider.Circuit)
+		w.Metrics.Figures(w.DB, []string{domain.Topic}, receiverNames())
 		receivers, err := processors(w, services, m, s)
 		if err != nil {
 			return err
 		}
-		paused := &pauses{db: w.DB, receivers: receivers}
-		w.Ready.Checks, w.Ready.Paused = append(w.Ready.Checks, accountRefusal(provider, named)), paused.shown
-		return w.Serve(ctx, s.HTTPAddr, program.Health(w.Ready, w.Beside()), append(s.background(w, paused),
-			func(ctx context.Context) error { return handle(ctx, w, provider, named, receivers) })...)
+		var named atomic.Bool // whether the provider has named the account
+		w.Ready.Checks = append(w.Ready.Checks, func(context.Context, postgres.Querier) (why string, err error) {
+			if why = provider.Blocked(); why == "" && !named.Load() {
+				why = "the provider has not said whose key STRIPE_SECRET_KEY is"
+			}
+			return why, nil
+		})
+		paused := &pauses{}
+		w.Ready.Paused = paused.shown
+		return w.Serve(ctx, s.HTTPAddr, program.Health(w.Ready, w.Beside()), s.background(w, paused, receivers), func(ctx context.Context) error {
+			if err := awaitAccount(ctx, w.Log, w.DB, provider); err != nil || ctx.Err() != nil {
+				return err
+			}
+			named.Store(true)
+			return handle(ctx, w, receivers)
+		})
 	})
 }
 
-// background is what a worker does beside its messages.
-func (s settings) background(w *service.Service, paused *pauses) []func(context.Context) error {
+// background is what a worker does beside its messages, until ctx ends.
+func (s settings) background(w *service.Service, paused *pauses, receivers []receiver) func(ctx context.Context) error {
 	appended := w.Bell.Bell(domain.Topic, service.Ledger)
-	work := []func(context.Context){
-		(&upkeep.Expired{DB: w.DB, Log: w.Log, InboxWindow: s.InboxRetention}).Run,
-		func(ctx context.Context) { ledger.KeepBalances(ctx, w.Log, w.DB, appended) },
-		func(ctx context.Context) { endStuckSessions(ctx, w.Log, w.DB) },
-		func(ctx context.Context) {
-			loop.Run(ctx, w.Log, "reading what is paused failed, nothing changes until it is read", func(ctx context.Context) (time.Duration, error) {
-				return pauseInterval, paused.read(ctx)
+	return func(ctx context.Context) error {
+		var all sync.WaitGroup
+		defer all.Wait()
+		again := func(failed string, work loop.Work) { all.Go(func() { loop.Run(ctx, w.Log, failed, work) }) }
+		all.Go(func() { (&upkeep.Expired{DB: w.DB, Log: w.Log, InboxWindow: s.InboxRetention}).Run(ctx) })
+		all.Go(func() { ledger.KeepBalances(ctx, w.Log, w.DB, appended) })
+		again("reading what is paused failed, nothing changes until it is read", func(ctx context.Context) (time.Duration, error) {
+			return pauseInterval, paused.read(ctx, w.DB, receivers)
+		})
+		again("looking at the other sessions of the database failed", func(ctx context.Context) (time.Duration, error) {
+			return stuckInterval, endStuckSessions(ctx, w.Log, w.DB)
+		})
+		if s.AuditInterval > 0 {
+			again("the audit of what is new failed and begins anew", func(ctx context.Context) (time.Duration, error) {
+				return auditIncrement(ctx, w.Log, w.DB, s.AuditInterval)
 			})
-		},
+		}
+		return nil
 	}
-	if s.AuditInterval > 0 {
-		work = append(work, func(ctx context.Context) { auditIncrements(ctx, w.Log, w.DB, s.AuditInterval) })
-	}
-	all := make([]func(context.Context) error, len(work))
-	for i, do := range work {
-		all[i] = func(ctx context.Context) error { do(ctx); return nil }
-	}
-	return all
 }
 
-// handle receives and handles messages once the provider's account is the one that the database is bound
-// to.
-func handle(ctx context.Context, w *service.Service, provider *stripe.Client, named chan struct{}, receivers []receiver) error {
-	if err := awaitAccount(ctx, w.Log, w.DB, provider); err != nil || ctx.Err() != nil {
-		return err
-	}
-	close(named)
+// handle receives messages from the outbox into the inbox and handles them, until ctx ends. The end may
+// interrupt a page, which is then read again.
+func handle(ctx context.Context, w *service.Service, receivers []receiver) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, r := range receivers {
 		g.Go(func() error { return r.processor.Run(ctx) })
-		if r.Topic != "" {
-			g.Go(func() error { r.receive(ctx, w); return nil })
+		if r.Topic == "" {
+			continue
 		}
+		g.Go(func() error {
+			loop.Run(ctx, w.Log, "receiving stopped and begins anew", func(ctx context.Context) (time.Duration, error) {
+				subscriber := outbox.NewSubscriber(w.DB.Pool(), outbox.Options{Bell: r.bell, Log: w.Log})
+				defer func() { _ = subscriber.Close() }() // it says what Consume says
+				return 0, r.processor.Consume(ctx, subscriber, r.Topic, nil)
+			})
+			return nil
+		})
 	}
 	return g.Wait()
 }
 
-// auditIncrements audits what is new, and logs what it finds.
-func auditIncrements(ctx context.Context, log *slog.Logger, db *postgres.DB, interval time.Duration) {
-	loop.Run(ctx, log, "the audit of what is new failed and begins anew", func(ctx context.Context) (time.Duration, error) {
-		began, pause := time.Now(), interval
-		violated, more, err := audit.Continue(ctx, db)
-		if more { // the other readers of the ledger have 19 of 20 parts of the time
-			pause = min(interval, 19*time.Since(began))
-		}
-		for _, c := range violated {
-			log.ErrorContext(ctx, "the audit found a broken promise", "check", c.Name, "violated", c.Violated, "examples", c.Examples)
-		}
-		return pause, err
-	})
+// auditIncrement audits what is new, and logs what it finds. The other readers of the ledger have 19 of 20
+// parts of the time.
+func auditIncrement(ctx context.Context, log *slog.Logger, db *postgres.DB, pause time.Duration) (time.Duration, error) {
+	began := time.Now()
+	violated, more, err := audit.Continue(ctx, db)
+	if more {
+		pause = min(pause, 19*time.Since(began))
+	}
+	for _, c := range violated {
+		log.ErrorContext(ctx, "the audit found a broken promise", "check", c.Name, "violated", c.Violated, "examples", c.Examples)
+	}
+	return pause, err
 }
 
 // awaitAccount returns nil once the provider has said that the secret key is of the account that the
@@ -143,28 +160,12 @@ func awaitAccount(ctx context.Context, log *slog.Logger, db *postgres.DB, provid
 	return refused
 }
 
-// accountRefusal returns why the provider does not accept the secret key, as its last answer said, or
-// that it has not named the account. A worker that has just started gets a moment for that.
-func accountRefusal(provider *stripe.Client, named <-chan struct{}) program.Check {
-	return func(ctx context.Context, _ postgres.Querier) (string, error) {
-		select {
-		case <-named:
-			return provider.Blocked(), nil
-		case <-ctx.Done():
-		case <-time.After(startCheckInterval):
-		}
-		return cmp.Or(provider.Blocked(), "the provider has not said whose key STRIPE_SECRET_KEY is"), nil
-	}
-}
-
 // endStuckSessions ends sessions that stopped in the middle of a transaction, and those of the api
 // that are older than a request: while one is open, the readers of the ledger see no later event.
-func endStuckSessions(ctx context.Context, log *slog.Logger, db *postgres.DB) {
-	loop.Run(ctx, log, "looking at the other sessions of the database failed", func(ctx context.Context) (time.Duration, error) {
-		n, err := postgres.EndStuck(ctx, db, service.Prefix, postgres.HalfSent, postgres.Held)
-		if n > 0 {
-			log.ErrorContext(ctx, "ended sessions that held up others: a program or its network stands still, or an attacker has the api's password", "sessions", n)
-		}
-		return stuckInterval/2 + mathrand.N(stuckInterval), err //nolint:gosec // workers that start together do not stay in phase
-	})
+func endStuckSessions(ctx context.Context, log *slog.Logger, db *postgres.DB) error {
+	n, err := postgres.EndStuck(ctx, db, service.Prefix, postgres.HalfSent, postgres.Held)
+	if n > 0 {
+		log.ErrorContext(ctx, "ended sessions that held up others: a program or its network stands still, or an attacker has the api's password", "sessions", n)
+	}
+	return err
 }

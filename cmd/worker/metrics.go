@@ -6,10 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/telemetry"
 )
@@ -48,12 +46,6 @@ func receiverNames() (names []string) {
 		names = append(names, r.Name)
 	}
 	return names
-}
-
-// addFigures adds what is read of the database and the provider.
-func addFigures(r *telemetry.Registry, db *postgres.DB, provider *stripe.Client) {
-	r.Circuit(stripe.Circuits(), provider.Circuit)
-	r.Figures(db, []string{domain.Topic}, receiverNames())
 }
 
 // attemptSteps is the key of a context for the steps of an attempt that did something or failed.

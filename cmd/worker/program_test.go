@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/arch"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/stripe"
@@ -118,20 +119,6 @@ values ('notification', 'newer 2', 'ch_newer', 'charge.reviewed.v1', '{}', '{}',
 		testrun.Start(t, run, working(t, url, "GIVE_UP_AFTER", "1s", "BACKOFF_BASE", "10ms", "BACKOFF_CAP", "50ms"))
 		testrun.Row(t, db, newer+`'dead'`)
 	})
-	t.Run("a database without the schema is refused", func(t *testing.T) {
-		testdb.Must(t, server.CreateDatabase(t.Context(), "bare"))
-		testrun.Refusal(t, run, environ(server.URL("bare")), "payonce migrate")
-	})
-	t.Run("what it cannot listen on, or wait for, is refused", func(t *testing.T) {
-		testrun.Refusal(t, run, environ(url, "HTTP_ADDR", "nonsense"), "HTTP_ADDR nonsense")
-		testrun.Refusal(t, run, environ(url, "EXPECT_REPLICATION", "1"), "EXPECT_REPLICATION")
-	})
-}
-
-func TestRun_refusesAServerThatMayLoseCommits(t *testing.T) {
-	t.Parallel()
-	url := testdb.Migrated(t, testdb.Server(t, local.Options{InMemory: true}), "service")
-	testrun.Refusal(t, run, environ(url), "fsync is off")
 }
 
 func TestMain(m *testing.M) { testrun.Main(m) }
@@ -141,7 +128,8 @@ func TestReference_metrics(t *testing.T) {
 	db, r := testdb.Reused(t), telemetry.NewRegistry(slog.New(slog.DiscardHandler), time.Now)
 	r.Database(db)
 	meter(r)
-	addFigures(r, db, nil)
+	r.Circuit(stripe.Circuits(), func() string { return "" })
+	r.Figures(db, []string{domain.Topic}, receiverNames())
 	arch.Metrics(t, "worker", r)
 }
 
@@ -152,27 +140,9 @@ func TestSettings_refusesUnsafeValues(t *testing.T) {
 	t.Parallel()
 	for unsafe := range strings.FieldsSeq(`DATABASE_URL= DATABASE_URL=` + remote + ` DATABASE_CONNECTIONS=0 STRIPE_SECRET_KEY=
 STRIPE_API_BASE=https://api.example/v1 WORKER_CONCURRENCY=0 WORKER_CONCURRENCY=10001 LEASE=99ms MAX_ATTEMPTS=0 GIVE_UP_AFTER=0s
-BACKOFF_BASE=0s BACKOFF_CAP=100ms AUDIT_INTERVAL=-1s INBOX_RETENTION=0s WEBHOOK_ALLOW_CIDRS=localhost OUTBOX_RETENTION=24h`) {
+BACKOFF_BASE=0s BACKOFF_CAP=100ms AUDIT_INTERVAL=-1s INBOX_RETENTION=0s WEBHOOK_ALLOW_CIDRS=localhost`) {
 		variable, value, _ := strings.Cut(unsafe, "=")
 		testrun.Refusal(t, run, environ(remote, variable, value), variable)
-	}
-}
-
-func TestSettings_arePrintedWithSecretsHidden(t *testing.T) {
-	t.Parallel()
-	log := testrun.Refusal(t, run, map[string]string{
-		"DATABASE_URL": remote, "STRIPE_SECRET_KEY": "sk_test_hunter2",
-		"STRIPE_API_BASE": "http://127.0.0.1:8090", "WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8,10.0.0.0/8",
-	}, "DATABASE_URL")
-	for _, want := range []string{
-		`"DATABASE_URL":"(hidden)"`, `"STRIPE_SECRET_KEY":"(hidden)"`, `"STRIPE_API_BASE":"http://127.0.0.1:8090"`,
-		`"HTTP_ADDR":"127.0.0.1:8081"`, `"WORKER_CONCURRENCY":"256"`, `"LEASE":"3s"`, `"MAX_ATTEMPTS":"12"`,
-		`"GIVE_UP_AFTER":"72h0m0s"`, `"BACKOFF_BASE":"200ms"`, `"BACKOFF_CAP":"1m0s"`, `"INBOX_RETENTION":"168h0m0s"`,
-		`"WEBHOOK_ALLOW_CIDRS":"[127.0.0.0/8 10.0.0.0/8]"`,
-	} {
-		if !strings.Contains(log, want) {
-			t.Errorf("%s is not printed:\n%s", want, log)
-		}
 	}
 }
 

@@ -5,15 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/service"
-	"github.com/payonce/payonce/outbox"
 )
 
 // receiver is a receiver of messages and its processor, which has claims of its own.
@@ -55,15 +52,11 @@ func processors(w *service.Service, services fulfillment.Services, m *metrics, s
 }
 
 // pauses are what operators have paused, as the last reading found it.
-type pauses struct {
-	db        *postgres.DB
-	receivers []receiver
-	found     atomic.Pointer[[]string]
-}
+type pauses struct{ found atomic.Pointer[[]string] }
 
 // read pauses the receivers and merchants that operators have paused, and resumes the others.
-func (p *pauses) read(ctx context.Context) error {
-	all, err := fulfillment.ListPauses(ctx, p.db)
+func (p *pauses) read(ctx context.Context, db *postgres.DB, receivers []receiver) error {
+	all, err := fulfillment.ListPauses(ctx, db)
 	if err != nil {
 		return err
 	}
@@ -75,7 +68,7 @@ func (p *pauses) read(ctx context.Context) error {
 			paused = append(paused, pause.What)
 		}
 	}
-	for _, r := range p.receivers {
+	for _, r := range receivers {
 		r.processor.Pause(slices.Contains(paused, r.Name), merchants...)
 	}
 	if len(merchants) > 0 {
@@ -90,14 +83,4 @@ func (p *pauses) shown() []string {
 		return *found
 	}
 	return nil
-}
-
-// receive takes the messages of a receiver's topic from the outbox into the inbox until ctx ends. The
-// end may interrupt a page, which is then read again.
-func (r receiver) receive(ctx context.Context, w *service.Service) {
-	loop.Run(ctx, w.Log, "receiving stopped and begins anew", func(ctx context.Context) (time.Duration, error) {
-		subscriber := outbox.NewSubscriber(w.DB.Pool(), outbox.Options{Bell: r.bell, Log: w.Log})
-		defer func() { _ = subscriber.Close() }() // it says what Consume says
-		return 0, r.processor.Consume(ctx, subscriber, r.Topic, nil)
-	})
 }

@@ -45,19 +45,24 @@ func idle() *service.Service {
 	return &service.Service{DB: &postgres.DB{}, Bell: service.NewBell(nil)}
 }
 
+// A topic has one reader. What follows an event of a charge passes no topic.
 func TestProcessors_onlyNotificationsWaitBehindADeadLetter(t *testing.T) {
 	t.Parallel()
-	want := map[string]inbox.DeadLetters{
-		fulfillment.ChargeReceiver: inbox.Pass, fulfillment.NotificationReceiver: inbox.Block,
-		fulfillment.ResendReceiver: inbox.Pass,
+	type of struct {
+		Topic       string
+		DeadLetters inbox.DeadLetters
 	}
-	got := map[string]inbox.DeadLetters{}
+	want := map[string]of{
+		fulfillment.ChargeReceiver: {domain.Topic, inbox.Pass}, fulfillment.NotificationReceiver: {"", inbox.Block},
+		fulfillment.ResendReceiver: {"", inbox.Pass},
+	}
+	got := map[string]of{}
 	receivers, err := processors(idle(), fulfillment.Services{}, nil, settings{})
 	testdb.Must(t, err)
 	for _, r := range receivers {
-		got[r.Name] = r.processor.Policy.DeadLetters
+		got[r.Name] = of{r.Topic, r.processor.Policy.DeadLetters}
 	}
-	testrun.Same(t, "policies", want, got)
+	testrun.Same(t, "receivers", want, got)
 }
 
 // A restarted worker has the same host, and in a container the same process id. Its old messages are
@@ -76,17 +81,4 @@ func TestProcessors_haveAnotherHolderAfterEachStart(t *testing.T) {
 			seen[holder] = true
 		}
 	}
-}
-
-// A topic has one reader. What follows an event of a charge passes no topic.
-func TestTopics(t *testing.T) {
-	t.Parallel()
-	topics := map[string]string{}
-	for _, r := range (&fulfillment.Fulfillment{}).Receivers() {
-		topics[r.Name] = r.Topic
-	}
-	want := map[string]string{
-		fulfillment.ChargeReceiver: domain.Topic, fulfillment.NotificationReceiver: "", fulfillment.ResendReceiver: "",
-	}
-	testrun.Same(t, "topics", want, topics)
 }

@@ -59,22 +59,18 @@ type settings struct {
 	program.Service
 }
 
-const (
-	maxConcurrency = 10_000
-	shortestLease  = 500 * time.Millisecond
-	callTimeout    = 10 * time.Second // of one provider call or webhook
-)
+const callTimeout = 10 * time.Second // of one provider call or webhook
 
 // Check refuses settings with which the worker cannot work.
 func (s settings) Check() error {
 	switch {
-	case s.WorkerConcurrency < 1 || s.WorkerConcurrency > maxConcurrency:
-		return fmt.Errorf("WORKER_CONCURRENCY is %d: set it between 1 and %d", s.WorkerConcurrency, maxConcurrency)
+	case s.WorkerConcurrency < 1 || s.WorkerConcurrency > 10_000:
+		return fmt.Errorf("WORKER_CONCURRENCY is %d: set it between 1 and 10000", s.WorkerConcurrency)
 	case s.ProviderCallsPerSecond < 0 || s.ProviderCallsInFlight < 1:
 		return fmt.Errorf("PROVIDER_CALLS_PER_SECOND is %d and PROVIDER_CALLS_IN_FLIGHT is %d: set the first to 0 or more, and the second to 1 or more",
 			s.ProviderCallsPerSecond, s.ProviderCallsInFlight)
-	case s.Lease < shortestLease:
-		return fmt.Errorf("LEASE is %s: a holder needs at least %s to renew it", s.Lease, shortestLease)
+	case s.Lease < 500*time.Millisecond:
+		return fmt.Errorf("LEASE is %s: a holder needs at least 500ms to renew it", s.Lease)
 	case s.MaxAttempts < 1:
 		return fmt.Errorf("MAX_ATTEMPTS is %d: no message would ever be tried, so set it to 1 or more", s.MaxAttempts)
 	case s.GiveUpAfter <= 0:
@@ -91,28 +87,17 @@ func (s settings) Check() error {
 	return s.Service.Check()
 }
 
-// providerHost is the host of the provider, for traces.
-func (s settings) providerHost() string {
-	if base, err := url.Parse(s.StripeAPIBase); err == nil && base.Hostname() != "" {
-		return base.Hostname()
-	}
-	return "api.stripe.com"
-}
-
-// limits are those of requests to the provider.
-func (s settings) limits() stripe.Limits {
-	l := stripe.Limits{PerSecond: s.ProviderCallsPerSecond, InFlight: s.ProviderCallsInFlight}
-	if l.PerSecond == 0 && s.StripeAPIBase == "" {
-		l.PerSecond = stripe.PerSecondAtStripe(s.StripeSecretKey.Reveal())
-	}
-	return l
-}
-
 // services returns what the steps call, and the provider among it once more, for what is about its account.
 func (s settings) services(metrics *metrics, traces *telemetry.Traces) (fulfillment.Services, *stripe.Client, error) {
+	host, perSecond := "api.stripe.com", s.ProviderCallsPerSecond
+	if base, err := url.Parse(s.StripeAPIBase); err == nil && base.Hostname() != "" {
+		host = base.Hostname()
+	} else if perSecond == 0 {
+		perSecond = stripe.PerSecondAtStripe(s.StripeSecretKey.Reveal())
+	}
 	provider, err := stripe.New(stripe.Config{
-		SecretKey: s.StripeSecretKey.Reveal(), Base: s.StripeAPIBase, Account: s.StripeAccount, Timeout: callTimeout, Limits: s.limits(),
-		Observe: metrics.observeProvider(traces, s.providerHost()),
+		SecretKey: s.StripeSecretKey.Reveal(), Base: s.StripeAPIBase, Account: s.StripeAccount, Timeout: callTimeout,
+		Limits: stripe.Limits{PerSecond: perSecond, InFlight: s.ProviderCallsInFlight}, Observe: metrics.observeProvider(traces, host),
 	})
 	return fulfillment.Services{
 		Provider: provider, ActionTimeout: s.ActionTimeout,

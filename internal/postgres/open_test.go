@@ -169,17 +169,7 @@ select name,
 		return set
 	}
 
-	t.Run("have their settings whatever the address says, in whatever letters", func(t *testing.T) {
-		t.Parallel()
-		for range 8 { // the order in which the server reads them is chance
-			got := settings(t, with(with(address, "TimeZone=Asia/Tokyo"), "Statement_Timeout=0"), postgres.Options{})
-			if got["TimeZone"] != "UTC" || got["statement_timeout"] != "10000" {
-				t.Errorf("settings: %v", got)
-			}
-		}
-	})
-
-	t.Run("have bounds by default", func(t *testing.T) {
+	t.Run("have bounds, whatever the address says, in whatever letters", func(t *testing.T) {
 		t.Parallel()
 		want := map[string]string{
 			"application_name": "api", "TimeZone": "UTC",
@@ -191,7 +181,10 @@ select name,
 			"enable_mergejoin": "off", "enable_seqscan": "off", "enable_sort": "off", "jit": "off", "max_parallel_workers_per_gather": "0",
 			"plan_cache_mode": "force_generic_plan",
 		}
-		testrun.Same(t, "settings", want, settings(t, address, postgres.Options{Application: "api"}))
+		for range 8 { // the order in which the server reads them is chance
+			address := with(with(address, "TimeZone=Asia/Tokyo"), "Statement_Timeout=0")
+			testrun.Same(t, "settings", want, settings(t, address, postgres.Options{Application: "api"}))
+		}
 	})
 
 	t.Run("plan a statement once, however long its arrays are", func(t *testing.T) {

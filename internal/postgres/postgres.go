@@ -16,11 +16,11 @@ package postgres
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -99,7 +99,7 @@ type DB struct {
 // of the connection, and that its sessions have the settings which they were opened with.
 // Each refusal is a sentence that says what to change.
 func Open(ctx context.Context, url string, o Options) (*DB, error) {
-	known := &servers{anyServer: o.AllowReadOnly, check: o.CheckSession, sessions: map[*session]bool{}}
+	known := &servers{anyServer: o.AllowReadOnly, check: o.CheckSession, sessions: map[*pgconn.PgConn]bool{}}
 	config, err := poolConfig(url, o, known)
 	if err != nil {
 		return nil, err
@@ -108,19 +108,15 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	err = checkServer(ctx, pool, o)
-	if err == nil {
-		err = checkSession(ctx, pool, config.ConnConfig.RuntimeParams)
-	}
+	err = checkServer(ctx, pool, o, config.ConnConfig.RuntimeParams)
 	if err == nil && o.RefusePrivileged {
 		err = checkUser(ctx, pool, o.Role)
 	}
-	if refused, ok := errors.AsType[sessionError](err); ok {
-		pool.Close()
-		return nil, refused.error
-	}
 	if err != nil {
 		pool.Close()
+		if refused, ok := errors.AsType[sessionError](err); ok {
+			return nil, refused.error
+		}
 		return nil, cmp.Or(o.Role.refusal(err, config.ConnConfig.User), err)
 	}
 	return &DB{pool: pool, servers: known, committer: groupcommit.New(pool, groupcommit.Options{
@@ -134,7 +130,7 @@ func poolConfig(url string, o Options, known *servers) (*pgxpool.Config, error) 
 	if err != nil || isCut(&config.ConnConfig.Config) {
 		return nil, errUnreadable
 	}
-	if host := unverifiedHost(config.ConnConfig); host != "" && !o.AllowPlaintext {
+	if host := unverifiedHost(&config.ConnConfig.Config); host != "" && !o.AllowPlaintext {
 		return nil, fmt.Errorf("DATABASE_URL reaches %s without TLS, or without proof that it is that server: set sslmode=verify-full, or ALLOW_PLAINTEXT=1 where the network is your own", host)
 	}
 	config.MaxConns = cmp.Or(o.MaxConns, defaultConns)
@@ -143,7 +139,7 @@ func poolConfig(url string, o Options, known *servers) (*pgxpool.Config, error) 
 	config.ConnConfig.ConnectTimeout = cmp.Or(config.ConnConfig.ConnectTimeout, connectTimeout)
 	config.ConnConfig.DialFunc = dial
 	config.ConnConfig.Tracer = o.Tracer
-	config.BeforeConnect = known.beforeConnect(false)
+	config.BeforeConnect, config.BeforeClose = known.beforeConnect(false), known.close
 	guardSessions(config)
 	own := o.sessionSettings()
 	// The server reads both TimeZone and timezone, and the last of them counts.
@@ -159,25 +155,24 @@ func poolConfig(url string, o Options, known *servers) (*pgxpool.Config, error) 
 var errUnreadable = errors.New("DATABASE_URL cannot be read: write it as postgres://user:password@host:5432/database, " +
 	"with %40 for @, %2F for / and so on in the password, or as key=value pairs with the values in single quotes")
 
+// hosts are those that a connection tries, one after the other.
+func hosts(c *pgconn.Config) []*pgconn.FallbackConfig {
+	return append([]*pgconn.FallbackConfig{{Host: c.Host, Port: c.Port, TLSConfig: c.TLSConfig}}, c.Fallbacks...)
+}
+
 // isCut reports whether a part of a password may be taken for a host or a database.
 func isCut(c *pgconn.Config) bool {
-	cut := strings.Contains(c.Database, "@")
-	for _, f := range append([]*pgconn.FallbackConfig{{Host: c.Host}}, c.Fallbacks...) {
-		cut = cut || strings.LastIndex(f.Host, "@") > 0 // a socket of Linux may begin with it
-	}
-	return cut
+	return strings.Contains(c.Database, "@") || slices.ContainsFunc(hosts(c), func(f *pgconn.FallbackConfig) bool {
+		return strings.LastIndex(f.Host, "@") > 0 // a socket of Linux may begin with it
+	})
 }
 
 // unverifiedHost is a host that the connection may reach over a network without TLS, or
 // whose certificate and name TLS does not verify; "" if there is none. sslmode=prefer, the
 // default, falls back to plaintext, require and verify-ca do not verify the name.
-func unverifiedHost(c *pgx.ConnConfig) string {
-	unverified := func(host string, t *tls.Config) bool { return (t == nil || t.InsecureSkipVerify) && !local(host) }
-	if unverified(c.Host, c.TLSConfig) {
-		return c.Host
-	}
-	for _, f := range c.Fallbacks {
-		if unverified(f.Host, f.TLSConfig) {
+func unverifiedHost(c *pgconn.Config) string {
+	for _, f := range hosts(c) {
+		if (f.TLSConfig == nil || f.TLSConfig.InsecureSkipVerify) && !local(f.Host) {
 			return f.Host
 		}
 	}
@@ -193,6 +188,8 @@ func local(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
+// serverSettings also reads what bounds a session, and its role. They are a part of its first packet,
+// which a pooler may answer itself and forward in part.
 const serverSettings = `
 -- postgres.serverSettings
 select current_setting('server_version_num')::int,
@@ -200,13 +197,18 @@ select current_setting('server_version_num')::int,
                from unnest(array['fsync', 'full_page_writes', 'synchronous_commit']) as s(name)
               where current_setting(name) = 'off'),
        current_setting('synchronous_commit') = 'local',
-       current_setting('synchronous_standby_names') = ''`
+       current_setting('synchronous_standby_names') = '',
+       case
+         when $1 <> '' and current_setting('role') <> $1 then 'role'
+         else coalesce((select name from pg_settings where name = 'statement_timeout' and source <> 'client' and setting <> $2), '')
+       end`
 
-func checkServer(ctx context.Context, q Querier, o Options) error {
+func checkServer(ctx context.Context, q Querier, o Options, session map[string]string) error {
 	var version int
 	var off []string
 	var local, alone bool
-	if err := q.QueryRow(ctx, serverSettings).Scan(&version, &off, &local, &alone); err != nil {
+	var missing string
+	if err := q.QueryRow(ctx, serverSettings, session["role"], session["statement_timeout"]).Scan(&version, &off, &local, &alone, &missing); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
 	if version < Oldest*10000 {
@@ -223,6 +225,9 @@ func checkServer(ctx context.Context, q Querier, o Options) error {
 	}
 	if alone && o.ExpectReplication {
 		return errors.New("synchronous_standby_names is empty on the server: a failover could lose an acknowledged charge, so name the standby that commits wait for, or unset EXPECT_REPLICATION")
+	}
+	if missing != "" {
+		return fmt.Errorf("the session setting %s was not applied: a pooler dropped it, so let DATABASE_URL name the server itself", missing)
 	}
 	return nil
 }

@@ -12,34 +12,6 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 )
 
-func TestOpen_refusesAStandby(t *testing.T) {
-	t.Parallel()
-	testdb.Long(t, "it starts two servers")
-	_, standby := replicated(t)
-	o := postgres.Options{AllowUnsafeDurability: true}
-
-	db, err := postgres.Open(t.Context(), standby.URL("postgres"), o)
-	if !errors.Is(err, postgres.ErrReadOnly) || !errors.Is(err, postgres.ErrUnreachable) {
-		t.Errorf("opened: %v, error %v, want ErrReadOnly, which is ErrUnreachable: it may be promoted", db != nil, err)
-	}
-	o.AllowReadOnly = true
-	db, err = postgres.Open(t.Context(), standby.URL("postgres"), o)
-	if err != nil {
-		t.Fatalf("a program that only reads is refused: %v", err)
-	}
-	db.Close()
-}
-
-// replicated starts a server and its standby.
-func replicated(t *testing.T) (primary, standby *local.Server) {
-	t.Helper()
-	primary = testdb.Server(t, local.Options{InMemory: true})
-	standby, err := primary.Standby(t.Context())
-	testdb.Must(t, err)
-	t.Cleanup(func() { testdb.Must(t, standby.Close()) })
-	return primary, standby
-}
-
 func TestCommit_closesASessionThatRefusesWrites(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
@@ -63,11 +35,18 @@ func TestCommit_closesASessionThatRefusesWrites(t *testing.T) {
 func TestServers_leaveAnOldPrimaryThatStillAnswers(t *testing.T) {
 	t.Parallel()
 	testdb.Long(t, "it starts two servers")
-	primary, standby := replicated(t)
+	primary := testdb.Server(t, local.Options{InMemory: true})
+	standby, err := primary.Standby(t.Context())
+	testdb.Must(t, err)
+	t.Cleanup(func() { testdb.Must(t, standby.Close()) })
 	hosts := folder(t, primary) + "," + folder(t, standby)
 	db, err := postgres.Open(t.Context(), "postgres://postgres@/postgres?port=5432,5432&host="+hosts, postgres.Options{AllowUnsafeDurability: true})
 	testdb.Must(t, err)
 	t.Cleanup(db.Close)
+	o := postgres.Options{AllowUnsafeDurability: true}
+	wantOpened(t, t.Context(), standby.URL("postgres"), o, postgres.ErrUnreachable.Error()) // it may be promoted
+	o.AllowReadOnly = true
+	wantOpened(t, t.Context(), standby.URL("postgres"), o, "")
 	held, err := db.Pool().Acquire(t.Context())
 	testdb.Must(t, err)
 	defer held.Release()

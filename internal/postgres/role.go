@@ -24,21 +24,15 @@ const (
 // refusal is a sentence where the error of a first connection is about the role, or a pooler's
 // about the settings, nil elsewhere. No waiting helps then.
 func (r Role) refusal(err error, user string) error {
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
-		return nil
-	}
-	if strings.HasPrefix(pg.Message, "unsupported startup parameter") { // as PgBouncer says it
+	pg, answered := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case !answered:
+	case strings.HasPrefix(pg.Message, "unsupported startup parameter"): // as PgBouncer says it
 		return fmt.Errorf("a pooler before the database refuses the settings of the sessions (%s): let DATABASE_URL name the server itself", pg.Message)
-	}
-	if r == "" {
-		return nil
-	}
-	switch pg.Code {
-	case "22023": // "role" has no such value
+	case r != "" && pg.Code == "22023": // "role" has no such value
 		return fmt.Errorf("the database has no role %s: run payonce migrate", r)
-	case "42501":
-		user := pgx.Identifier{user}.Sanitize()
+	case r != "" && pg.Code == "42501":
+		user = pgx.Identifier{user}.Sanitize()
 		return fmt.Errorf("the database's user %s may not act as %s: as a superuser run: grant %s to %s", user, r, r, user)
 	}
 	return nil

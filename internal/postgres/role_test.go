@@ -142,26 +142,14 @@ func TestEndStuck_endsTheSessionsOfStoppedPrograms(t *testing.T) {
 	if err := db.Commit(t.Context(), effect(1)); groupcommit.OutcomeOf(err) != groupcommit.Locked {
 		t.Errorf("beside a half-sent batch a commit ends with %v", err)
 	}
-	for _, spared := range []struct {
-		name, prefix string
-		patience     time.Duration
-	}{
-		{"one that is young", "payonce-", time.Hour},
-		{"one of another service", "other-", 0},
-	} {
-		if n, err := postgres.EndStuck(t.Context(), worker, spared.prefix, spared.patience, time.Hour); n != 0 || err != nil {
-			t.Errorf("%s: %d ended, %v", spared.name, n, err)
+	for prefix, patience := range map[string]time.Duration{"payonce-": postgres.HalfSent, "other-": 0} {
+		if n, err := postgres.EndStuck(t.Context(), worker, prefix, patience, time.Hour); n != 0 || err != nil {
+			t.Errorf("%d sessions of %s ended after %s, %v", n, prefix, patience, err)
 		}
-	}
-	if n, err := postgres.EndStuck(t.Context(), worker, "payonce-", postgres.HalfSent, time.Hour); n != 0 || err != nil {
-		t.Errorf("%d ended at once, %v", n, err)
 	}
 	if n, err := postgres.EndStuck(t.Context(), worker, "payonce-", 0, time.Hour); n != 1 || err != nil {
 		t.Fatalf("%d ended, %v", n, err)
 	}
 	testrun.True(t, "a commit succeeds", func() bool { return db.Commit(t.Context(), effect(1)) == nil })
-	var ids int
-	if err := db.QueryRow(t.Context(), `select count(*) from effects`).Scan(&ids); err != nil || ids != 1 {
-		t.Errorf("%d effects, %v", ids, err)
-	}
+	want(t, db, `select count(*) from effects`, 1)
 }

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"net"
 	"runtime"
-	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -36,32 +36,54 @@ type servers struct {
 	system   string // identifier of the database cluster
 	timeline uint64 // the newest, 0 before the first session
 	host     string // of the newest session, with its port
-	sessions map[*session]bool
+	sessions map[*pgconn.PgConn]bool
 }
 
-// session is the network connection of a session.
-type session struct {
-	net.Conn
-	servers *servers
-	host    string
-	shown   bool // its timeline is known
+// close forgets a session, and closes its socket: of a session that failed, pgx waits up to 15 s for
+// the server to close it, and keeps its place in the pool as long.
+func (s *servers) close(c *pgx.Conn) {
+	s.mu.Lock()
+	delete(s.sessions, c.PgConn())
+	s.mu.Unlock()
+	if c.IsClosed() {
+		_ = c.PgConn().Conn().Close()
+	}
 }
 
-func (c *session) Close() error {
-	c.servers.mu.Lock()
-	delete(c.servers.sessions, c)
-	c.servers.mu.Unlock()
-	return c.Conn.Close()
-}
-
-// beforeConnect prepares each attempt to connect. See guard for gone.
+// beforeConnect prepares each attempt to connect, which tries the hosts one after the other. It begins
+// with the host of the newest session or, where that may be gone, with the others. A connection that
+// is established dials nothing: only a cancel request would (see guardSessions).
 func (s *servers) beforeConnect(gone bool) func(context.Context, *pgx.ConnConfig) error {
 	return func(_ context.Context, c *pgx.ConnConfig) error {
 		readCertificates(c)
-		if !s.anyServer {
-			s.guard(c, gone)
+		s.order(c, gone)
+		names := map[string]string{} // of resolved hosts
+		lookup, dial, validate, established := c.LookupFunc, c.DialFunc, c.ValidateConnect, &atomic.Bool{}
+		c.LookupFunc = func(ctx context.Context, host string) ([]string, error) {
+			addresses, err := lookup(ctx, host)
+			for _, address := range addresses {
+				names[address] = host
+			}
+			return addresses, err
 		}
-		refuseCancel(c)
+		c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			if established.Load() {
+				return nil, errNoCancel
+			}
+			return dial(ctx, network, address)
+		}
+		c.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+			host := conn.Conn().RemoteAddr().String()
+			if ip, port, err := net.SplitHostPort(host); err == nil && names[ip] != "" {
+				host = net.JoinHostPort(names[ip], port)
+			}
+			err := s.admit(ctx, conn, host)
+			if err == nil && s.anyServer && validate != nil { // target_session_attrs of the URL
+				err = validate(ctx, conn)
+			}
+			established.Store(err == nil)
+			return err
+		}
 		return nil
 	}
 }
@@ -70,9 +92,6 @@ func (s *servers) beforeConnect(gone bool) func(context.Context, *pgx.ConnConfig
 // program runs. With files that cannot be read, such as half a new one, what was read at the
 // start counts.
 func readCertificates(c *pgx.ConnConfig) {
-	if !slices.ContainsFunc(c.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.TLSConfig != nil }) && c.TLSConfig == nil {
-		return
-	}
 	read, err := pgx.ParseConfig(c.ConnString())
 	if err != nil || len(read.Fallbacks) != len(c.Fallbacks) {
 		return
@@ -83,54 +102,12 @@ func readCertificates(c *pgx.ConnConfig) {
 	}
 }
 
-// guard prepares one attempt to connect, which tries the hosts one after the other. It begins
-// with the host of the newest session or, where that may be gone, with the others.
-func (s *servers) guard(c *pgx.ConnConfig, gone bool) {
-	s.order(c, gone)
-	names := map[string]string{} // of resolved hosts
-	lookup, dial := c.LookupFunc, c.DialFunc
-	c.LookupFunc = func(ctx context.Context, host string) ([]string, error) {
-		addresses, err := lookup(ctx, host)
-		for _, address := range addresses {
-			names[address] = host
-		}
-		return addresses, err
-	}
-	var last *session
-	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(ctx, network, address)
-		if err != nil {
-			return nil, err
-		}
-		last = &session{Conn: conn, servers: s, host: address}
-		if ip, port, err := net.SplitHostPort(address); err == nil && names[ip] != "" {
-			last.host = net.JoinHostPort(names[ip], port)
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.sessions[last] = true
-		return last, nil
-	}
-	c.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-		system, timeline, err := readServer(ctx, conn)
-		if err == nil && s.check != nil {
-			if refused := s.check(ctx, conn); refused != nil {
-				err = sessionError{refused}
-			}
-		}
-		if err != nil {
-			return err
-		}
-		return s.admit(last, system, timeline)
-	}
-}
-
 // order moves the host of the newest session to the front, or to the end.
 func (s *servers) order(c *pgx.ConnConfig, toEnd bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var front, end []*pgconn.FallbackConfig
-	for _, f := range append([]*pgconn.FallbackConfig{{Host: c.Host, Port: c.Port, TLSConfig: c.TLSConfig}}, c.Fallbacks...) {
+	for _, f := range hosts(&c.Config) {
 		if _, host := pgconn.NetworkAddress(f.Host, f.Port); (host == s.host) == toEnd {
 			end = append(end, f)
 		} else {
@@ -147,33 +124,37 @@ type sessionError struct{ error }
 func (e sessionError) Unwrap() error { return e.error }
 
 // selectServer reads what tells servers apart. pg_control_checkpoint lags behind a promotion,
-// the name of the WAL file does not.
+// the name of the WAL file does not. It also takes the bound that a role or a database sets from the
+// session's transactions, where the server has one: PostgreSQL 17 or newer.
 const selectServer = `
 -- postgres.selectServer
 select pg_catalog.current_setting('transaction_read_only'),
        system_identifier,
-       case when pg_is_in_recovery() then '' else left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end
+       case when pg_is_in_recovery() then '' else left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) end,
+       (select set_config(name, '0', false) from pg_settings where name = 'transaction_timeout')
   from pg_control_system()`
 
-// readServer reads the system identifier and the timeline of a server that accepts writes.
+// admit takes a new session of a server that accepts writes, or refuses that of an older timeline.
 // ErrReadOnly lets the next host of the URL be tried.
-func readServer(ctx context.Context, c *pgconn.PgConn) (system string, timeline uint64, err error) {
+func (s *servers) admit(ctx context.Context, c *pgconn.PgConn, host string) error {
 	answer := c.ExecParams(ctx, selectServer, nil, nil, nil, nil).Read()
-	if answer.Err != nil {
-		return "", 0, answer.Err
+	if answer.Err != nil || s.anyServer {
+		return answer.Err
 	}
 	row := answer.Rows[0]
 	if string(row[0]) != "off" {
-		return "", 0, ErrReadOnly
+		return ErrReadOnly
 	}
-	if timeline, err = strconv.ParseUint(string(row[2]), 16, 32); err != nil {
-		return "", 0, fmt.Errorf("read the timeline of the server: %w", err)
+	system := string(row[1])
+	timeline, err := strconv.ParseUint(string(row[2]), 16, 32)
+	if err != nil {
+		return fmt.Errorf("read the timeline of the server: %w", err)
 	}
-	return string(row[1]), timeline, nil
-}
-
-// admit takes a new session, or refuses that of an older timeline.
-func (s *servers) admit(c *session, system string, timeline uint64) error {
+	if s.check != nil {
+		if err := s.check(ctx, c); err != nil {
+			return sessionError{err}
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if system == s.system && timeline < s.timeline {
@@ -181,12 +162,12 @@ func (s *servers) admit(c *session, system string, timeline uint64) error {
 	}
 	if system != s.system || timeline > s.timeline {
 		for other := range s.sessions {
-			if other.shown || other.host != c.host {
-				_ = other.Conn.Close() // its user gets an error and calls Close
-			}
+			_ = other.Conn().Close() // its user gets an error
 		}
+		clear(s.sessions)
 	}
-	c.shown, s.system, s.timeline, s.host = true, system, timeline, c.host
+	s.sessions[c] = true
+	s.system, s.timeline, s.host = system, timeline, host
 	return nil
 }
 
@@ -220,6 +201,7 @@ func (db *DB) Look(ctx context.Context) {
 	_ = db.servers.beforeConnect(true)(ctx, config)
 	if conn, err := pgx.ConnectConfig(ctx, config); err == nil { // else no other host takes writes
 		_ = conn.Close(ctx)
+		db.servers.close(conn)
 	}
 }
 

@@ -6,13 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -22,12 +19,10 @@ import (
 // (client_connection_check_interval). No other time limit of a role or a database ends a
 // session, or a transaction that these allow: transaction_timeout is of PostgreSQL 17.
 //
-// They also keep a plan from reading a whole table where an index serves. Plans are kept,
-// and a plan that was made while the table was small would read all of it later. A plan that
-// uses what is off looks expensive enough to compile, hence jit. Without statistics the tail of a table is
-// taken for a third of it, and to start parallel workers takes longer than to read it. And they make each plan
-// once: for short arrays the server would plan each execution, which takes longer than many
-// a lookup.
+// They also keep a plan from reading a whole table where an index serves: plans are kept, and one that
+// was made while the table was small would read all of it later. A plan that uses what is off looks
+// expensive enough to compile, hence jit. Each plan is made once: for short arrays the server would plan
+// each execution, which takes longer than many a lookup.
 func (o Options) sessionSettings() map[string]string {
 	settings := map[string]string{
 		"application_name":                    o.Application,
@@ -80,36 +75,6 @@ func (o Options) lockTimeout() time.Duration { return max(cmp.Or(o.LockTimeout, 
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// selectMissing reads which settings a session lacks. The role is the one of a session's
-// settings that pg_settings does not show.
-const selectMissing = `
--- postgres.selectMissing
-select w.name
-  from jsonb_each_text($1) as w (name, value)
-  left join pg_settings s
-    on lower(s.name) = lower(w.name)
- where case when w.name = 'role'
-            then current_setting('role') <> w.value
-            else s.source <> 'client'
-                 and s.setting <> w.value
-       end
- order by w.name collate "C"
- limit 1`
-
-// checkSession returns an error if a session does not have the settings that it was opened
-// with. They are a part of its first packet, which a pooler may answer itself and forward
-// in part. Without them nothing bounds the session, and its role is the user's own.
-func checkSession(ctx context.Context, q Querier, settings map[string]string) error {
-	var name string
-	switch err := q.QueryRow(ctx, selectMissing, settings).Scan(&name); {
-	case errors.Is(err, pgx.ErrNoRows):
-		return nil
-	case err != nil:
-		return fmt.Errorf("%w: %w", ErrUnreachable, err)
-	}
-	return fmt.Errorf("the session setting %s was not applied: a pooler dropped it, so let DATABASE_URL name the server itself", name)
-}
-
 // ErrReadOnly is returned, wrapped, for a server that refuses writes: a hot standby,
 // or one with default_transaction_read_only. A pool keeps no session of it.
 var ErrReadOnly = errors.New("the database server is read-only")
@@ -137,16 +102,9 @@ const notReplicated = "payonce: not replicated"
 //     outcome, though the server reports success with a warning.
 //   - A session that refuses a write because its server is read-only is closed, so
 //     that the pool connects again, to the primary.
-//   - A session that failed leaves its place in the pool at once. pgx would wait 15 s for
-//     a server that hangs to close the connection.
 //
 // Sources: SyncRepWaitForLSN in PostgreSQL's syncrep.c, asyncClose in pgconn, Destructor in pgxpool.
 func guardSessions(config *pgxpool.Config) {
-	config.BeforeClose = func(c *pgx.Conn) {
-		if c.IsClosed() { // by an error: pgx waits for the server
-			_ = c.PgConn().Conn().Close()
-		}
-	}
 	config.ConnConfig.OnPgError = func(c *pgconn.PgConn, err *pgconn.PgError) bool {
 		readOnly := c.ParameterStatus("in_hot_standby") == "on" || c.ParameterStatus("default_transaction_read_only") == "on"
 		return err.SeverityUnlocalized != "FATAL" && (!readOnly || err.Code != readOnlyTransaction)
@@ -155,30 +113,6 @@ func guardSessions(config *pgxpool.Config) {
 		if n.Routine == "SyncRepWaitForLSN" {
 			c.CustomData()[notReplicated] = true
 		}
-	}
-}
-
-// boundedTransactions is the first version with transaction_timeout, which older ones refuse in
-// the first packet.
-const boundedTransactions = 17
-
-// refuseCancel lets a connection dial until it is established: a cancel request dials
-// anew. It also takes the bound of a role or a database from a new session's transactions.
-func refuseCancel(c *pgx.ConnConfig) {
-	dial, established := c.DialFunc, &atomic.Bool{}
-	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		if established.Load() {
-			return nil, errNoCancel
-		}
-		return dial(ctx, network, address)
-	}
-	c.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-		established.Store(true)
-		major, _, _ := strings.Cut(conn.ParameterStatus("server_version"), ".")
-		if version, err := strconv.Atoi(major); err == nil && version >= boundedTransactions {
-			return conn.Exec(ctx, "set transaction_timeout = 0").Close()
-		}
-		return nil
 	}
 }
 
@@ -205,16 +139,13 @@ const (
 // written is rolled back; for a program that goes on, the commit's outcome is unknown.
 //
 //   - Sessions of programs whose application name begins with prefix, and that have stood in
-//     the middle of a batch for longer than halfSent. Before PostgreSQL 17 no time-out ends
-//     such a session, and the followers of the ledger stay below its transaction.
+//     the middle of a batch for longer than halfSent, which no time-out ends.
 //   - Sessions of the api's and the console's database users whose transaction is older than
-//     held, or that hold an advisory lock: these programs take none. An attacker who has the
-//     password chooses the application name and all time limits. Such a user is a member of
-//     payonce_api or payonce_console that is no member of payonce_worker.
+//     held, or that hold an advisory lock: an attacker who has the password chooses the application
+//     name and all time limits.
 //
-// A session that waits for its standby is spared: to end it would show its commit.
-//
-// The function is in migrations/service.sql, since the worker may end no other sessions.
+// A session that waits for its standby is spared: to end it would show its commit. The function is in
+// migrations/service.sql, since the worker may end no other sessions.
 func EndStuck(ctx context.Context, q Querier, prefix string, halfSent, held time.Duration) (ended int, err error) {
 	if err := q.QueryRow(ctx, `-- postgres.EndStuck
 select end_stuck_sessions($1, $2, $3)`, prefix, halfSent, held).Scan(&ended); err != nil {

@@ -98,8 +98,8 @@ const (
 // alike are names that others use and that differ little from a setting.
 var alike = []string{"RELEASE", "API_URL", "APP_KEY", "APIKEY", "API_KEYS", "LOGLEVEL"}
 
-// misspelled refuses a variable that differs by a character or by a swap of two, or from a long
-// name by two characters, from one of the names that is not set, and is no setting of any program.
+// misspelled refuses a variable that differs by an edit, or from a long name by two, from one of the
+// names that is not set, and is no setting of any program.
 // Names of OpenTelemetry are left to its libraries.
 func misspelled(environ map[string]string, names []string) error {
 	known := slices.Concat(alike, names)
@@ -115,7 +115,7 @@ func misspelled(environ map[string]string, names []string) error {
 			if len(name) >= longName {
 				edits = 2
 			}
-			if _, isSet := environ[name]; name != "" && !isSet && (within(edits, name, given) || swapped(name, given)) {
+			if _, isSet := environ[name]; name != "" && !isSet && within(edits, name, given) {
 				return fmt.Errorf("%s is not a setting, and %s is: correct the name, or remove the variable", given, name)
 			}
 		}
@@ -135,21 +135,16 @@ func variables(settings reflect.Type) (names []string) {
 	return names
 }
 
-// within reports whether so many inserted, removed or replaced bytes turn one text into the other.
+// within reports whether so many edits turn one text into the other: a byte is inserted, removed or
+// replaced, or two side by side change places.
 func within(edits int, a, b string) bool {
 	for a != "" && b != "" && a[0] == b[0] {
 		a, b = a[1:], b[1:]
 	}
-	if a == "" || b == "" {
+	if a == "" || b == "" || edits == 0 {
 		return len(a)+len(b) <= edits
 	}
-	return edits > 0 && (within(edits-1, a[1:], b) || within(edits-1, a, b[1:]) || within(edits-1, a[1:], b[1:]))
-}
-
-// swapped reports whether the texts differ in two bytes side by side that changed places.
-func swapped(a, b string) bool {
-	for a != "" && b != "" && a[0] == b[0] {
-		a, b = a[1:], b[1:]
-	}
-	return len(a) > 1 && len(b) > 1 && a[:2] == b[1:2]+b[:1] && a[2:] == b[2:]
+	edits--
+	return within(edits, a[1:], b) || within(edits, a, b[1:]) || within(edits, a[1:], b[1:]) ||
+		len(a) > 1 && len(b) > 1 && a[:2] == b[1:2]+b[:1] && within(edits, a[2:], b[2:])
 }

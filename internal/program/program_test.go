@@ -86,73 +86,65 @@ func TestMain_endsAProgramThatDoesNotStop(t *testing.T) {
 	}
 }
 
-func TestServe_finishesRequestsInFlightAndTakesNoOther(t *testing.T) {
+// TestServe: after its stop a server finishes what is in flight, and takes no other connection. A request
+// that does not end in time is cut, which is no failure, and what net/http says of a handler is in the log.
+func TestServe(t *testing.T) {
 	t.Parallel()
-	log, lines := logger()
-	ctx, stop := context.WithCancel(t.Context())
-	listener, err := program.Listen(ctx, "HTTP_ADDR", "127.0.0.1:0")
-	testdb.Must(t, err)
-	refuses := func() bool {
-		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", listener.Addr().String())
-		if err == nil {
-			_ = conn.Close()
-		}
-		return errors.Is(err, syscall.ECONNREFUSED)
-	}
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		stop()
-		if !testrun.Within(time.Minute, refuses) || r.Context().Err() != nil {
-			t.Errorf("the server takes connections after its stop, or the request in flight has ended: %v", r.Context().Err())
-		}
-		_, _ = io.WriteString(w, "done")
-	})}
-	ended := make(chan error, 1)
-	go func() { ended <- program.ServeWithin(ctx, log, listener, server, time.Hour) }()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+listener.Addr().String(), http.NoBody)
-	testdb.Must(t, err)
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	response, err := client.Do(request)
-	testdb.Must(t, err)
-	defer response.Body.Close()
-	if body, err := io.ReadAll(response.Body); err != nil || string(body) != "done" {
-		t.Errorf("the request in flight is answered %q, %v", body, err)
-	}
-	testdb.Must(t, testrun.Receive(t, "the end", ended))
-	if strings.Contains(lines.String(), "cut off") {
-		t.Errorf("logged: %s", lines)
-	}
-}
-
-// A request that does not end in time is cut, which is no failure, and what net/http says of a handler
-// is in the log.
-func TestServe_endsInTime(t *testing.T) {
-	t.Parallel()
-	log, lines := logger()
-	ctx, stop := context.WithCancel(t.Context())
-	listener, err := program.Listen(ctx, "HTTP_ADDR", "127.0.0.1:0")
-	testdb.Must(t, err)
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/odd" {
-			panic("odd")
-		}
-		stop()
-		<-r.Context().Done()
-	})}
-	ended := make(chan error, 1)
-	go func() { ended <- program.ServeWithin(ctx, log, listener, server, 50*time.Millisecond) }()
-	for _, path := range []string{"/odd", "/slow"} {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+listener.Addr().String()+path, http.NoBody)
-		testdb.Must(t, err)
-		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-		response, err := client.Do(request)
-		if err == nil {
-			_ = response.Body.Close()
-			t.Errorf("%s was answered", path)
-		}
-	}
-	testdb.Must(t, testrun.Receive(t, "the end", ended))
-	lines.Field(t, "requests were cut off", "level")
-	if !strings.Contains(lines.String(), "odd") {
-		t.Errorf("the panic is not in the log:\n%s", lines)
+	for path, test := range map[string]struct {
+		drain time.Duration
+		want  string
+	}{"/done": {time.Hour, "done"}, "/slow": {50 * time.Millisecond, ""}} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			log, lines := logger()
+			ctx, stop := context.WithCancel(t.Context())
+			listener, err := program.Listen(ctx, "HTTP_ADDR", "127.0.0.1:0")
+			testdb.Must(t, err)
+			refuses := func() bool {
+				conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", listener.Addr().String())
+				if err == nil {
+					_ = conn.Close()
+				}
+				return errors.Is(err, syscall.ECONNREFUSED)
+			}
+			server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/odd" {
+					panic("odd")
+				}
+				stop()
+				if !testrun.Within(time.Minute, refuses) {
+					t.Error("the server takes connections after its stop")
+				}
+				if r.URL.Path == "/slow" {
+					<-r.Context().Done()
+				}
+				_, _ = io.WriteString(w, "done")
+			})}
+			ended := make(chan error, 1)
+			go func() { ended <- program.ServeWithin(ctx, log, listener, server, test.drain) }()
+			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+			for _, path := range []string{"/odd", path} {
+				want := test.want
+				if path == "/odd" {
+					want = ""
+				}
+				request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+listener.Addr().String()+path, http.NoBody)
+				testdb.Must(t, err)
+				var body []byte
+				response, err := client.Do(request)
+				if err == nil {
+					body, err = io.ReadAll(response.Body)
+					_ = response.Body.Close()
+				}
+				if string(body) != want || (err == nil) != (want != "") {
+					t.Errorf("%s is answered %q, %v", path, body, err)
+				}
+			}
+			testdb.Must(t, testrun.Receive(t, "the end", ended))
+			testrun.True(t, "the panic is in the log", func() bool { return strings.Contains(lines.String(), "odd") })
+			if cut := strings.Contains(lines.String(), "requests were cut off"); cut != (test.want == "") {
+				t.Errorf("logged: %s", lines)
+			}
+		})
 	}
 }

@@ -22,10 +22,9 @@ type Check func(ctx context.Context, q postgres.Querier) (why string, err error)
 const (
 	readyAge      = time.Second     // how long an answer is valid
 	readyTimeout  = 2 * time.Second // of all checks
-	probeInterval = 400 * time.Millisecond
-	idleProbes    = 12 // while the program hardly uses the database, one of so many probes pings
-	idleUses      = 2  // so many uses of the pool between two probes are polls
-	lookInterval  = 10 * time.Second
+	probeInterval = 2 * time.Second
+	probesForLook = 5                      // one of so many probes tries the other hosts too
+	failedProbe   = 400 * time.Millisecond // after a probe that failed, and while commits hang
 )
 
 // Readiness checks whether a program can do its work: the database answers, accepts
@@ -54,60 +53,36 @@ type Readiness struct {
 }
 
 // NewReadiness does not connect yet. Its connection has the settings of db's. Until ctx ends
-// it is used every 0.4 s, or every five seconds while db is hardly used, and the other hosts of
-// the URL are tried every ten seconds, or at once while commits hang.
+// it pings the server every two seconds, and where that does not answer it finds the new primary of a
+// failover for all connections of db. The other hosts of the URL are tried every ten seconds, or at
+// each ping while commits hang.
 func NewReadiness(ctx context.Context, db *postgres.DB, now func() time.Time) *Readiness {
 	pool, err := pgxpool.NewWithConfig(ctx, db.Probe())
 	if err != nil {
 		panic(err) // only a pool of no connection is refused
 	}
 	r := &Readiness{pool: pool, now: now, Checks: []Check{writable, current, confirming(db)}}
-	go every(ctx, probeInterval, r.probes(uses(db.Pool().Stat)))
-	go every(ctx, lookInterval, db.Look) // an old primary that still answers is left for the new one
-	go every(ctx, probeInterval, func(ctx context.Context) {
-		if db.Committer().Stalled() { // as on an old primary whose standby was promoted
-			db.Look(ctx)
-		}
-	})
+	go r.probe(ctx, db)
 	return r
 }
 
-// every calls do after each pause until ctx ends, and gives it two seconds. A connection that
-// a pool has begun to make goes on after that.
-func every(ctx context.Context, pause time.Duration, do func(context.Context)) {
-	for loop.Pause(ctx, pause, nil) {
-		within, cancel := context.WithTimeout(ctx, readyTimeout)
-		do(within)
-		cancel()
+func (r *Readiness) probe(ctx context.Context, db *postgres.DB) {
+	within := func(do func(context.Context) error) error { // a connection that is begun is made after it
+		ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+		defer cancel()
+		return do(ctx)
 	}
-}
-
-// uses returns what reports whether a pool is used, by more than polls: a connection of it is in
-// use or is made, or several were used since the last call.
-func uses(stat func() *pgxpool.Stat) func() bool {
-	var last int64
-	return func() bool {
-		s := stat()
-		before := last
-		last = s.AcquireCount()
-		return s.AcquiredConns() > 0 || s.ConstructingConns() > 0 || last-before > idleUses
-	}
-}
-
-// probes returns what pings the server. Where that does not answer, it connects, and finds the
-// new primary of a failover for all connections of the program. After a probe that failed, none
-// is left out.
-func (r *Readiness) probes(used func() bool) func(context.Context) {
-	skipped := 0
-	return func(ctx context.Context) {
-		if !used() && skipped < idleProbes-1 {
-			skipped++
-			return
+	pause := probeInterval
+	for probes := 1; loop.Pause(ctx, pause, nil); probes++ {
+		failed := within(func(ctx context.Context) error {
+			return r.pool.AcquireFunc(ctx, func(*pgxpool.Conn) error { return nil }) // which pings it
+		}) != nil
+		stalled := db.Committer().Stalled()
+		if stalled || probes%probesForLook == 0 { // an old primary may still answer
+			_ = within(func(ctx context.Context) error { db.Look(ctx); return nil })
 		}
-		skipped = idleProbes
-		if conn, err := r.pool.Acquire(ctx); err == nil {
-			conn.Release()
-			skipped = 0
+		if pause = probeInterval; failed || stalled {
+			pause = failedProbe
 		}
 	}
 }

@@ -143,37 +143,3 @@ func TestReadiness(t *testing.T) {
 		}
 	})
 }
-
-// An idle program hardly costs the database anything, and one that has work finds a failover.
-func TestReadiness_pingsSeldomWhileTheDatabaseIsHardlyUsed(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	still, cancel := context.WithCancel(t.Context())
-	cancel()
-	r := program.NewReadiness(still, db, time.Now) // its own probes have ended
-	t.Cleanup(r.Close)
-	if idle, busy := r.Pings(t.Context(), 24, false), r.Pings(t.Context(), 24, true); idle != 2 || busy != 24 {
-		t.Errorf("%d pings of 24 while idle and %d while busy, want 2 and 24", idle, busy)
-	}
-	if failed := r.Pings(still, 24, false); failed != 13 {
-		t.Errorf("%d tries of 24 while idle and no ping succeeds, want all from the twelfth on", failed)
-	}
-	used := program.Uses(db.Pool().Stat)
-	used()
-	if used() {
-		t.Error("a pool that nothing uses is used")
-	}
-	conn, err := db.Pool().Acquire(t.Context())
-	testdb.Must(t, err)
-	if !used() {
-		t.Error("a pool of which a connection is in use is not used")
-	}
-	conn.Release()
-	for range 3 {
-		_, err := db.Pool().Exec(t.Context(), `select`)
-		testdb.Must(t, err)
-	}
-	if !used() {
-		t.Error("a pool that was used three times is not used")
-	}
-}

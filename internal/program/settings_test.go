@@ -132,6 +132,13 @@ func TestSecret(t *testing.T) {
 			t.Errorf("%s shows it", where)
 		}
 	}
+	log, printed := logger()
+	_, err = program.Settings[settings](log, map[string]string{"CONFIG_URL": hidden, "CONFIG_CIDRS": "10.0.0.0/8"})
+	for _, want := range []string{`"CONFIG_URL":"(hidden)"`, `"CONFIG_TOKEN":""`, `"CONFIG_LEASE":"3s"`, `"CONFIG_CIDRS":"[10.0.0.0/8]"`} {
+		if err != nil || !strings.Contains(printed.String(), want) {
+			t.Errorf("%s is not printed, %v: %s", want, err, printed)
+		}
+	}
 	if got := program.Secret("").String() + program.Secret(hidden).String(); got != "(hidden)" {
 		t.Errorf("whether there is one shows as %q", got)
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -14,7 +12,6 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/migrations/version"
 )
 
@@ -89,58 +86,18 @@ func elsewhere(t *testing.T, address, statement string) {
 	testdb.Exec(t, conn, statement)
 }
 
-// With a database it is ready: cmd/worker.TestRun.
-func TestHealth_withoutTheStore(t *testing.T) {
-	t.Parallel()
-	other, db, c := testdb.Empty(t), testdb.Open(t), &clock{}
-	name := pgx.Identifier{db.Pool().Config().ConnConfig.Database}.Sanitize()
-	elsewhere(t, other, "drop database "+name+" with (force)")
-	ready := readiness(t, db, c.now)
-	_, _ = answered(t, ready, c) // which is repeated below
-	server := httptest.NewServer(program.Health(ready, http.NotFoundHandler()).Handler)
-	t.Cleanup(server.Close)
-	wantHealth(t, server.URL, "/healthz", http.StatusOK, "ok")
-	wantHealth(t, server.URL, "/readyz", http.StatusServiceUnavailable, "database")
-}
-
-func wantHealth(t *testing.T, address, path string, status int, says string) {
-	t.Helper()
-	for _, method := range []string{http.MethodGet, http.MethodHead} {
-		got := (&testrun.Running{URL: address}).Do(t, method, path, "", nil)
-		if got.Status != status || got.Header.Get("Content-Type") != "application/json" {
-			t.Errorf("%s %s: status %d, want %d: %s", method, path, got.Status, status, got.Body)
-		}
-		if method == http.MethodGet && !strings.Contains(got.Body, says) {
-			t.Errorf("%s: %s", path, got.Body)
-		}
-	}
-}
-
-func TestTraces(t *testing.T) {
-	t.Parallel()
-	log := slog.New(slog.DiscardHandler)
-	for name, test := range map[string]struct {
-		environ map[string]string
-		on      bool
-	}{
-		"nothing asks for traces": {nil, false},
-		"an address is enough":    {map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, true},
-		"OpenTelemetry's own words, and in capitals": {map[string]string{
-			"OTEL_TRACES_EXPORTER": "OTLP", "OTEL_EXPORTER_OTLP_PROTOCOL": "GRPC", "OTEL_TRACES_SAMPLER": "ParentBased_Always_On",
-		}, true},
-	} {
-		traces, named, err := program.Traces(t.Context(), log, test.environ, "payonce-test")
-		if err != nil || (traces != nil) != test.on || (named != log) != test.on {
-			t.Errorf("%s: traces are on: %t, lines name them: %t, %v", name, traces != nil, named != log, err)
-		}
-		traces.Close(t.Context())
-	}
-}
-
 // A refusal names the variable and repeats no value, which may hold a password. The library would pass
 // over these.
 func TestTraces_refusesSettings(t *testing.T) {
 	t.Parallel()
+	log := slog.New(slog.DiscardHandler)
+	traces, named, err := program.Traces(t.Context(), log, map[string]string{ // in capitals
+		"OTEL_TRACES_EXPORTER": "OTLP", "OTEL_EXPORTER_OTLP_PROTOCOL": "GRPC", "OTEL_TRACES_SAMPLER": "ParentBased_Always_On",
+	}, "payonce-test")
+	if err != nil || traces == nil || named == log {
+		t.Errorf("traces are on: %t, lines name them: %t, %v", traces != nil, named != log, err)
+	}
+	traces.Close(t.Context())
 	for _, c := range [][2]string{
 		{"OTEL_TRACES_EXPORTER", "private"},
 		{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"},
@@ -155,7 +112,7 @@ func TestTraces_refusesSettings(t *testing.T) {
 		{"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "private"},
 	} {
 		environ := map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_TRACES_SAMPLER": "parentbased_traceidratio", c[0]: c[1]}
-		traces, _, err := program.Traces(t.Context(), slog.New(slog.DiscardHandler), environ, "payonce-test")
+		traces, _, err := program.Traces(t.Context(), log, environ, "payonce-test")
 		traces.Close(t.Context())
 		if err == nil || !strings.HasPrefix(err.Error(), c[0]+" cannot be followed: set it to ") || strings.Contains(err.Error(), "private") {
 			t.Errorf("%s=%s is refused with %v", c[0], c[1], err)

@@ -22,24 +22,19 @@ const (
 	countedAtMost = 100_000
 )
 
-// figure is a gauge that the database alone knows.
-type figure struct {
-	name, help string
-	labels     []string
-}
-
 const figuresUp = "payonce_figures_up"
 
-var allFigures = []figure{
-	{figuresUp, "1 if the gauges below could be read from the database, else 0.", nil},
-	{"payonce_inbox_messages", "Messages in the inbox that are not finished. pending: due. waiting: due later, such as after an outage of the provider. running: a worker has claimed it. dead: a dead letter. 100000 means at least so many.", []string{"receiver", "status"}},
-	{"payonce_inbox_oldest_age_seconds", "Time since the oldest pending or running message was received, or since it is due again after a wait for a service that said that it takes long.", []string{"receiver"}},
-	{"payonce_outbox_unread_messages", "Messages in the outbox, which their reader has not acknowledged. 100000 means at least so many.", []string{"topic"}},
-	{"payonce_outbox_unread_age_seconds", "Time since the oldest message in the outbox was stored.", []string{"topic"}},
-	{"payonce_paused", "What operators have paused: a receiver, 1, or merchants, how many.", []string{"what"}},
-	{"payonce_audit_violations", "Violations that the last audit found. scope: tables, provider, or recent: what the workers found since the last audit of the tables began.", []string{"scope"}},
-	{"payonce_audit_checked", "Cases that the last audit checked; recent: all that the workers have checked.", []string{"scope"}},
-	{"payonce_audit_finished_timestamp_seconds", "When the last audit ended, in seconds since 1970; recent: the workers have audited what was recorded before.", []string{"scope"}},
+// allFigures are gauges that the database alone knows.
+var allFigures = []Metric{
+	{figuresUp, gauge, "1 if the gauges below could be read from the database, else 0.", nil},
+	{"payonce_inbox_messages", gauge, "Messages in the inbox that are not finished. pending: due. waiting: due later, such as after an outage of the provider. running: a worker has claimed it. dead: a dead letter. 100000 means at least so many.", []Label{{Name: "receiver"}, {Name: "status"}}},
+	{"payonce_inbox_oldest_age_seconds", gauge, "Time since the oldest pending or running message was received, or since it is due again after a wait for a service that said that it takes long.", []Label{{Name: "receiver"}}},
+	{"payonce_outbox_unread_messages", gauge, "Messages in the outbox, which their reader has not acknowledged. 100000 means at least so many.", []Label{{Name: "topic"}}},
+	{"payonce_outbox_unread_age_seconds", gauge, "Time since the oldest message in the outbox was stored.", []Label{{Name: "topic"}}},
+	{"payonce_paused", gauge, "What operators have paused: a receiver, 1, or merchants, how many.", []Label{{Name: "what"}}},
+	{"payonce_audit_violations", gauge, "Violations that the last audit found. scope: tables, provider, or recent: what the workers found since the last audit of the tables began.", []Label{{Name: "scope"}}},
+	{"payonce_audit_checked", gauge, "Cases that the last audit checked; recent: all that the workers have checked.", []Label{{Name: "scope"}}},
+	{"payonce_audit_finished_timestamp_seconds", gauge, "When the last audit ended, in seconds since 1970; recent: the workers have audited what was recorded before.", []Label{{Name: "scope"}}},
 }
 
 // figures read the gauges when a scrape needs them, at most every ten seconds. Scrapes that
@@ -51,33 +46,27 @@ type figures struct {
 	db        postgres.Querier
 	topics    []string
 	receivers []string
-	described map[string]*prometheus.Desc
+	gauges    map[string]*prometheus.GaugeVec
 
 	mu     sync.Mutex
 	readAt time.Time
-	shown  []prometheus.Metric
 	failed bool // the first failure of several is logged
 }
 
 // Figures adds what the database alone knows, of these topics of the outbox and receivers of
 // messages. Figures is called at most once.
 func (r *Registry) Figures(db postgres.Querier, topics, receivers []string) {
-	f := &figures{Registry: r, db: db, topics: topics, receivers: receivers, described: map[string]*prometheus.Desc{}}
-	for _, one := range allFigures {
-		var labels []Label
-		for _, name := range one.labels {
-			labels = append(labels, Label{Name: name})
-		}
-		f.described[one.name] = prometheus.NewDesc(one.name, one.help, one.labels, nil)
-		r.describe("gauge", one.name, one.help, labels)
+	f := &figures{Registry: r, db: db, topics: topics, receivers: receivers, gauges: map[string]*prometheus.GaugeVec{}}
+	for _, m := range allFigures {
+		f.gauges[m.Name] = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: m.Name, Help: m.Help}, r.describe(m))
 	}
 	r.all.MustRegister(f)
 }
 
 // Describe sends the descriptions of all gauges.
 func (f *figures) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range f.described {
-		to <- d
+	for _, g := range f.gauges {
+		g.Describe(to)
 	}
 }
 
@@ -89,8 +78,8 @@ func (f *figures) Collect(to chan<- prometheus.Metric) {
 		f.refreshLocked()
 		f.readAt = f.now()
 	}
-	for _, m := range f.shown {
-		to <- m
+	for _, g := range f.gauges {
+		g.Collect(to)
 	}
 }
 
@@ -98,20 +87,22 @@ func (f *figures) refreshLocked() {
 	// A scrape that is given up serves the next one.
 	ctx, cancel := context.WithTimeout(context.Background(), f.figuresTimeout)
 	defer cancel()
-	f.shown = nil
+	f.resetLocked()
 	err := f.readLocked(ctx)
 	if err != nil {
-		f.shown = nil
+		f.resetLocked()
 		if !f.failed {
 			f.log.Warn("metrics could not be read", "error", err)
 		}
 	}
 	f.failed = err != nil
-	f.showLocked(figuresUp, number(err == nil))
+	f.gauges[figuresUp].WithLabelValues().Set(number(err == nil))
 }
 
-func (f *figures) showLocked(name string, value float64, labels ...string) {
-	f.shown = append(f.shown, prometheus.MustNewConstMetric(f.described[name], prometheus.GaugeValue, value, labels...))
+func (f *figures) resetLocked() {
+	for _, g := range f.gauges {
+		g.Reset()
+	}
 }
 
 // readLocked runs statements that return the names of gauges, the values of their labels,
@@ -131,7 +122,7 @@ func (f *figures) readLocked(ctx context.Context) error {
 		var value float64
 		rows, _ := f.db.Query(ctx, s.sql, s.args...) // rows have its error too
 		_, err := pgx.ForEachRow(rows, []any{&name, &labels, &value}, func() error {
-			f.showLocked(name, value, labels...)
+			f.gauges[name].WithLabelValues(labels...).Set(value)
 			return nil
 		})
 		if err != nil {

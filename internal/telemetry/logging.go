@@ -5,11 +5,12 @@ import (
 	"log/slog"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/go-logr/logr"
 	"go.opentelemetry.io/otel"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/time/rate"
 )
 
 // Log returns a logger whose lines name their trace, if it is recorded.
@@ -35,26 +36,6 @@ func (n naming) WithAttrs(attrs []slog.Attr) slog.Handler { return naming{n.Hand
 
 func (n naming) WithGroup(name string) slog.Handler { return naming{n.Handler.WithGroup(name)} }
 
-// exporting logs once that the collector fails, and once that it is back. One goroutine at
-// a time calls it.
-type exporting struct {
-	sdktrace.SpanExporter
-	log  *slog.Logger
-	away bool
-}
-
-func (e *exporting) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
-	err := e.SpanExporter.ExportSpans(ctx, spans)
-	switch {
-	case err != nil && !e.away:
-		e.log.Warn("spans are lost until the collector takes them", "error", brief(err))
-	case err == nil && e.away:
-		e.log.Info("the collector takes spans again")
-	}
-	e.away = err != nil
-	return nil // it is logged
-}
-
 const longestReason = 200 // bytes
 
 // brief shortens an error to fit into a line. It leaves out URLs, whose path may be a secret
@@ -67,11 +48,16 @@ func brief(err error) string {
 	return text
 }
 
+// complaintInterval is how often a complaint of OpenTelemetry is logged, such as that the collector is
+// away.
+const complaintInterval = time.Minute
+
 // quiet makes the errors of OpenTelemetry lines of the program's log. Its other lines, which would be
 // no JSON and quote settings, secrets among them, are dropped.
 func quiet(log *slog.Logger) {
 	otel.SetLogger(logr.Discard())
+	sometimes := rate.Sometimes{First: 1, Interval: complaintInterval}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
-		log.Warn("opentelemetry failed", "error", brief(err))
+		sometimes.Do(func() { log.Warn("spans are lost", "error", brief(err)) })
 	}))
 }

@@ -60,17 +60,6 @@ func TestRegistry(t *testing.T) {
 	if got[`payonce_db_acquires_total{pool="main"}`] < 1 {
 		t.Error("no connection was taken")
 	}
-	open := httptest.NewRecorder()
-	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
-	request.Header.Set("Accept", "application/openmetrics-text;version=1.0.0")
-	m.Handler().ServeHTTP(open, request)
-	if kind := open.Header().Get("Content-Type"); !strings.HasPrefix(kind, "application/openmetrics-text; version=1.0.0") {
-		t.Errorf("OpenMetrics is asked for, and %s comes", kind)
-	}
-	want(t, samples(t, open.Body.String()), map[string]float64{
-		`payonce_ended_total{receiver="b",result="lost"}`: 2,
-		`payonce_call_seconds_count{call="GET"}`:          1,
-	})
 	if n, there := scrape(t, other.Handler())[`payonce_ended_total{receiver="b",result="lost"}`]; there {
 		t.Errorf("the other program counts %v ends", n)
 	}

@@ -56,12 +56,14 @@ type Metric struct {
 // process are not among it.
 func (r *Registry) Metrics() []Metric { return slices.Clone(r.metrics) }
 
+const gauge = "gauge"
+
 // describe notes a metric, and returns the names of its labels.
-func (r *Registry) describe(kind, name, help string, labels []Label) (names []string) {
-	if !slices.ContainsFunc(r.metrics, func(m Metric) bool { return m.Name == name }) {
-		r.metrics = append(r.metrics, Metric{Name: name, Type: kind, Help: help, Labels: labels})
+func (r *Registry) describe(m Metric) (names []string) {
+	if !slices.ContainsFunc(r.metrics, func(other Metric) bool { return other.Name == m.Name }) {
+		r.metrics = append(r.metrics, m)
 	}
-	for _, l := range labels {
+	for _, l := range m.Labels {
 		names = append(names, l.Name)
 	}
 	return names
@@ -111,7 +113,7 @@ type Counter struct{ vec *prometheus.CounterVec }
 
 // Counter registers a counter.
 func (r *Registry) Counter(name, help string, labels ...Label) Counter {
-	c := promauto.With(r.all).NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, r.describe("counter", name, help, labels))
+	c := promauto.With(r.all).NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, r.describe(Metric{name, "counter", help, labels}))
 	each(labels, func(values ...string) { c.WithLabelValues(values...) })
 	return Counter{c}
 }
@@ -127,7 +129,7 @@ var buckets = []float64{.00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .2
 
 // Times registers a histogram of times.
 func (r *Registry) Times(name, help string, labels ...Label) Times {
-	h := promauto.With(r.all).NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, r.describe("histogram", name, help, labels))
+	h := promauto.With(r.all).NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, r.describe(Metric{name, "histogram", help, labels}))
 	each(labels, func(values ...string) { h.WithLabelValues(values...) })
 	return Times{h}
 }
@@ -151,8 +153,8 @@ func (r *Registry) read(kind, name, help string, value func() float64, labels ..
 		constant[l.Name] = l.Values[0]
 		described = append(described, Label{Name: l.Name})
 	}
-	r.describe(kind, name, help, described)
-	if kind == "gauge" {
+	r.describe(Metric{name, kind, help, described})
+	if kind == gauge {
 		promauto.With(r.all).NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: constant}, value)
 	} else {
 		promauto.With(r.all).NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: constant}, value)
@@ -165,25 +167,25 @@ func (r *Registry) Database(db *postgres.DB) {
 	stat, commits := db.Pool().Stat, db.Committer().Stats
 	const connections = "Connections to the database. state: in_use or idle."
 	pool := LabelOf("pool", "main")
-	r.read("gauge", "payonce_db_connections", connections, func() float64 { return float64(stat().AcquiredConns()) }, pool, LabelOf("state", "in_use"))
-	r.read("gauge", "payonce_db_connections", connections, func() float64 { return float64(stat().IdleConns()) }, pool, LabelOf("state", "idle"))
-	r.read("gauge", "payonce_db_connections_max", "Largest number of connections of the pool.", func() float64 { return float64(stat().MaxConns()) }, pool)
+	r.read(gauge, "payonce_db_connections", connections, func() float64 { return float64(stat().AcquiredConns()) }, pool, LabelOf("state", "in_use"))
+	r.read(gauge, "payonce_db_connections", connections, func() float64 { return float64(stat().IdleConns()) }, pool, LabelOf("state", "idle"))
+	r.read(gauge, "payonce_db_connections_max", "Largest number of connections of the pool.", func() float64 { return float64(stat().MaxConns()) }, pool)
 	r.read("counter", "payonce_db_acquires_total", "Connections that were acquired from the pool.", func() float64 { return float64(stat().AcquireCount()) }, pool)
 	r.read("counter", "payonce_db_acquire_wait_seconds_total", "Time spent waiting for a connection of the pool.", func() float64 { return stat().AcquireDuration().Seconds() }, pool)
-	r.read("gauge", "payonce_db_timeline", "Newest timeline of the database's servers that the program has seen. A promotion begins a new one.",
+	r.read(gauge, "payonce_db_timeline", "Newest timeline of the database's servers that the program has seen. A promotion begins a new one.",
 		func() float64 { return float64(db.Timeline()) })
 	r.read("counter", "payonce_shared_commits_total", "Group commits of several decisions.", func() float64 { return float64(commits().Commits) })
 	r.read("counter", "payonce_shared_commit_decisions_total", "Decisions that were committed in group commits.", func() float64 { return float64(commits().Batches) })
 	r.read("counter", "payonce_shared_commit_refusals_total", "Group commits that were refused: each of their batches was then committed individually.",
 		func() float64 { return float64(commits().Refusals) })
-	r.read("gauge", "payonce_late_commits", "Commits in flight of which the database has confirmed none for three seconds: its synchronous standby is away, it hangs, or they wait for a lock.",
+	r.read(gauge, "payonce_late_commits", "Commits in flight of which the database has confirmed none for three seconds: its synchronous standby is away, it hangs, or they wait for a lock.",
 		func() float64 { return float64(commits().Late) })
 }
 
 // Circuit adds the state of the circuit breaker before the provider. It is called at most once.
 func (r *Registry) Circuit(states []string, now func() string) {
 	for _, state := range states {
-		r.read("gauge", "payonce_provider_circuit", "1 for the state of the circuit breaker before the provider, 0 for the others. open: no request is sent. half-open: one at a time.",
+		r.read(gauge, "payonce_provider_circuit", "1 for the state of the circuit breaker before the provider, 0 for the others. open: no request is sent. half-open: one at a time.",
 			func() float64 { return number(now() == state) }, LabelOf("state", state))
 	}
 }

@@ -56,7 +56,7 @@ func OpenTraces(ctx context.Context, log *slog.Logger, service string, s TraceSe
 	if err != nil {
 		return nil, fmt.Errorf("make the exporter of traces: %w", err)
 	}
-	t := newTraces(ctx, service, sdktrace.NewBatchSpanProcessor(&exporting{SpanExporter: exporter, log: log}))
+	t := newTraces(ctx, service, sdktrace.NewBatchSpanProcessor(exporter))
 	log.InfoContext(ctx, "traces are exported", "protocol", s.protocol(), "sampler", strings.TrimSpace(s.Sampler+" "+s.SamplerArg))
 	return t, nil
 }

@@ -2,12 +2,9 @@ package testdb_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -23,6 +20,8 @@ func TestMain(m *testing.M) { testrun.Main(m) }
 // childVariable makes TestProcess the process that it watches.
 const childVariable = "PAYONCE_TESTDB_CHILD"
 
+// TestProcess: two processes share the server of TEST_DATABASE_URL and leave the template alone. That a
+// server ends with its process is shown by package local.
 func TestProcess(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
@@ -35,37 +34,22 @@ func TestProcess(t *testing.T) {
 		return
 	}
 
-	t.Run("the server ends with the process that started it", func(t *testing.T) {
-		t.Parallel()
-		data := run(t.Context(), "")
-		if !strings.Contains(data, "payonce-pg-") {
-			t.Fatalf("it says %q", data)
+	server := testdb.Server(t, local.Options{})
+	conn, err := pgx.Connect(t.Context(), server.URL("postgres"))
+	testdb.Must(t, err)
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	want := testdb.One[string](t, conn, `show data_directory`)
+	said := make(chan string)
+	for range 2 {
+		go func() { said <- run(t.Context(), server.URL("postgres")) }()
+	}
+	for range 2 {
+		if got := <-said; got != want {
+			t.Errorf("a process used %q, want %q", got, want)
 		}
-		testrun.True(t, "the server's folder is gone", func() bool {
-			_, err := os.Stat(filepath.Dir(data))
-			return errors.Is(err, fs.ErrNotExist)
-		})
-	})
-
-	t.Run("two processes share the server of TEST_DATABASE_URL and leave the template alone", func(t *testing.T) {
-		t.Parallel()
-		server := testdb.Server(t, local.Options{})
-		conn, err := pgx.Connect(t.Context(), server.URL("postgres"))
-		testdb.Must(t, err)
-		defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-		want := testdb.One[string](t, conn, `show data_directory`)
-		said := make(chan string)
-		for range 2 {
-			go func() { said <- run(t.Context(), server.URL("postgres")) }()
-		}
-		for range 2 {
-			if got := <-said; got != want {
-				t.Errorf("a process used %q, want %q", got, want)
-			}
-		}
-		databases := testdb.All[string](t, conn, `select regexp_replace(datname, '[0-9a-f]{16}$', '…') from pg_database order by 1`)
-		testrun.Same(t, "databases afterwards", []string{"payonce_template_…", "postgres", "template0", "template1"}, databases)
-	})
+	}
+	databases := testdb.All[string](t, conn, `select regexp_replace(datname, '[0-9a-f]{16}$', '…') from pg_database order by 1`)
+	testrun.Same(t, "databases afterwards", []string{"payonce_template_…", "postgres", "template0", "template1"}, databases)
 }
 
 // run runs TestProcess as a child on another server, or on one of its own. It

@@ -1,7 +1,6 @@
 package local
 
 import (
-	"archive/tar"
 	"archive/zip"
 	"bytes"
 	"context"
@@ -67,7 +66,7 @@ func (m machine) download(ctx context.Context, a account) (installation, error) 
 	folder, err := m.cached("postgresql-"+downloaded+"-"+platform(), runs, func(fresh string) error {
 		archive, err := fetch(ctx, url, m.archiveSum)
 		if err == nil {
-			err = unpack(archive, fresh)
+			err = unpack(ctx, archive, fresh)
 		}
 		if err != nil {
 			return fmt.Errorf("download %s: %w", url, err)
@@ -111,7 +110,7 @@ func fetch(ctx context.Context, url, wantSum string) ([]byte, error) {
 
 // unpack fills a folder from an archive whose checksum is right: a zip file that holds one
 // tar file, which is compressed with xz.
-func unpack(archive []byte, into string) error {
+func unpack(ctx context.Context, archive []byte, into string) error {
 	files, err := zip.NewReader(bytes.NewReader(archive), int64(len(archive)))
 	if err != nil {
 		return err
@@ -129,30 +128,10 @@ func unpack(archive []byte, into string) error {
 	if err != nil {
 		return err
 	}
-	entries := tar.NewReader(plain)
-	for {
-		header, err := entries.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		path := filepath.Join(into, header.Name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return err
-		}
-		switch header.Typeflag {
-		case tar.TypeSymlink:
-			err = os.Symlink(header.Linkname, path)
-		case tar.TypeReg:
-			var content []byte
-			if content, err = io.ReadAll(entries); err == nil {
-				err = os.WriteFile(path, content, header.FileInfo().Mode().Perm())
-			}
-		}
-		if err != nil {
-			return err
-		}
+	tar := account{}.command(ctx, "tar", "-xo", "-C", into)
+	tar.Stdin = plain
+	if out, err := tar.CombinedOutput(); err != nil {
+		return fmt.Errorf("run tar: %w: %s", err, lastLines(out))
 	}
+	return nil
 }

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -121,9 +120,6 @@ func cacheFolder() string {
 	parent, err := os.UserCacheDir()
 	if os.Getuid() == 0 {
 		parent, err = "/var/cache", nil
-		if runtime.GOOS == "darwin" {
-			parent = "/Library/Caches"
-		}
 	}
 	folder := filepath.Join(parent, "payonce")
 	if err != nil || os.MkdirAll(folder, 0o755) != nil || os.Chmod(folder, 0o755) != nil {

@@ -18,12 +18,12 @@
 // folder, for root in the machine's. Close removes the data. It is no way to run a
 // production database: every user who can open the folder is superuser.
 //
-// The library embedded-postgres runs no server for root, and none that is installed; this package takes
-// the same binaries where there is none. It is apart from postgres, which no program that uses a
-// database may start.
+// The library embedded-postgres runs no server for root, and none that is installed. The package is apart
+// from postgres: no program that uses a database may start one.
 package local
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -32,15 +32,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/internal/loop"
 )
 
 // The port is only a part of the socket's name. It is always given, since PGPORT would
@@ -65,7 +62,7 @@ const (
 // Options are how a server is started.
 type Options struct {
 	// Fsync makes a commit survive a crash of the machine. Without it fsync,
-	// full_page_writes and synchronous_commit are off, and Restart and Crash may lose the
+	// full_page_writes and synchronous_commit are off, and Restart may lose the
 	// latest commits.
 	Fsync bool
 	// InMemory puts the server's files into memory where the system offers enough of it:
@@ -84,7 +81,7 @@ type Server struct {
 
 	mu      sync.Mutex
 	process *exec.Cmd     // nil before the first start
-	log     tail          // may be read when ended is closed
+	log     bytes.Buffer  // may be read when ended is closed
 	ended   chan struct{} // closed when no process of the server is left
 	closed  bool
 }
@@ -105,7 +102,11 @@ func (m machine) start(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.start(ctx, o, m); err != nil {
+	err = s.prepare(ctx, o, m)
+	if err == nil {
+		err = s.run(ctx)
+	}
+	if err != nil {
 		return nil, errors.Join(err, s.Close()) //nolint:contextcheck // Close bounds itself
 	}
 	return s, nil
@@ -139,7 +140,9 @@ func newServer(parent string, a account) (*Server, error) {
 
 func (s *Server) data() string { return filepath.Join(s.dir.Path, dataFolder) }
 
-func (s *Server) start(ctx context.Context, o Options, m machine) error {
+// prepare fills the data folder. Dynamic shared memory lies in the folder too, so that a killed server
+// leaves none outside it.
+func (s *Server) prepare(ctx context.Context, o Options, m machine) error {
 	if m.cache == "" {
 		m.cache = filepath.Join(s.dir.Path, "cache")
 		if err := os.Mkdir(m.cache, 0o755); err != nil {
@@ -152,42 +155,24 @@ func (s *Server) start(ctx context.Context, o Options, m machine) error {
 	}
 	template, err := m.template(ctx, s.account, found)
 	if err == nil {
-		err = s.fill(ctx, template)
+		err = s.account.run(ctx, "cp", "-R", template+"/.", s.data())
 	}
 	if err != nil {
 		return fmt.Errorf("create a database cluster: %w", err)
 	}
-	s.command = []string{
-		filepath.Join(found.bin, "postgres"),
-		"-D", s.data(), "-k", s.dir.Path, "-p", port, "-c", "listen_addresses=",
-	}
-	settings := o.settings()
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		s.command = append(s.command, "-c", name+"="+settings[name])
-	}
-	return s.run(ctx)
-}
-
-// fill copies a data folder.
-func (s *Server) fill(ctx context.Context, from string) error {
-	return s.account.run(ctx, "cp", "-R", from+"/.", s.data())
-}
-
-// settings are what differs from PostgreSQL's defaults. Dynamic shared memory lies in the
-// folder, so that a killed server leaves none outside it.
-func (o Options) settings() map[string]string {
 	settings := map[string]string{
-		"max_connections":            "300",
-		"dynamic_shared_memory_type": "mmap",
-		"logging_collector":          "off",
+		"listen_addresses": "", "max_connections": "300", "dynamic_shared_memory_type": "mmap",
+		"logging_collector": "off", "log_min_messages": "fatal",
 	}
 	if !o.Fsync {
-		settings["fsync"] = "off"
-		settings["full_page_writes"] = "off"
-		settings["synchronous_commit"] = "off"
+		maps.Copy(settings, map[string]string{"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"})
 	}
 	maps.Copy(settings, o.Settings)
-	return settings
+	s.command = []string{filepath.Join(found.bin, "postgres"), "-D", s.data(), "-k", s.dir.Path, "-p", port}
+	for name, value := range settings {
+		s.command = append(s.command, "-c", name+"="+value)
+	}
+	return nil
 }
 
 // URL returns the connection string of a database, the same for the server's
@@ -199,12 +184,12 @@ func (s *Server) URL(database string) string {
 
 // CreateDatabase creates an empty database.
 func (s *Server) CreateDatabase(ctx context.Context, name string) error {
-	conn, err := s.connect(ctx)
-	if err != nil {
-		return err
+	conn, err := pgx.Connect(ctx, s.URL("postgres"))
+	if err == nil {
+		defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+		_, err = conn.Exec(ctx, "create database "+pgx.Identifier{name}.Sanitize())
 	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	if _, err := conn.Exec(ctx, "create database "+pgx.Identifier{name}.Sanitize()); err != nil {
+	if err != nil {
 		return fmt.Errorf("create database %s: %w", name, err)
 	}
 	return nil
@@ -214,19 +199,13 @@ func (s *Server) CreateDatabase(ctx context.Context, name string) error {
 // clients, and starts it at the same address, as pg_ctl restart -m immediate does. It
 // returns when the server has recovered and accepts connections. After an error the server
 // may be down: Restart may be called again, and Close still removes everything.
-func (s *Server) Restart(ctx context.Context) error { return s.restart(ctx, syscall.SIGQUIT) }
-
-// Crash is Restart with a SIGKILL of the server's first process. It waits until the other
-// processes have ended, which a long query delays.
-func (s *Server) Crash(ctx context.Context) error { return s.restart(ctx, syscall.SIGKILL) }
-
-func (s *Server) restart(ctx context.Context, signal syscall.Signal) error {
+func (s *Server) Restart(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return errors.New("restart PostgreSQL: it is closed")
 	}
-	if err := s.stop(ctx, signal); err != nil {
+	if err := s.stop(ctx, syscall.SIGQUIT); err != nil {
 		return fmt.Errorf("restart PostgreSQL: %w", err)
 	}
 	return s.run(ctx)
@@ -263,63 +242,31 @@ func (s *Server) stop(ctx context.Context, signal syscall.Signal) error {
 func (s *Server) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
-	s.process, s.log, s.ended = s.account.command(context.WithoutCancel(ctx), s.command[0], s.command[1:]...), nil, make(chan struct{})
-	s.process.Stdout, s.process.Stderr = &s.log, &s.log
-	if err := s.process.Start(); err != nil {
+	process, ended := s.account.command(context.WithoutCancel(ctx), s.command[0], s.command[1:]...), make(chan struct{})
+	s.log.Reset()
+	process.Stdout, process.Stderr = &s.log, &s.log
+	if err := process.Start(); err != nil {
 		s.process = nil
 		return fmt.Errorf("start PostgreSQL: %w", err)
 	}
-	go func(process *exec.Cmd, ended chan struct{}) {
+	s.process, s.ended = process, ended
+	go func() {
 		defer close(ended)
 		_ = process.Wait() // until each process of the server has closed the log, which says more than the exit status
-	}(s.process, s.ended)
-	var refused error
-	err := poll(ctx, func() (bool, error) {
-		var conn *pgx.Conn
-		if conn, refused = s.connect(ctx); refused == nil {
-			return true, conn.Close(ctx)
+	}()
+	for {
+		conn, err := pgx.Connect(ctx, s.URL("postgres"))
+		if err == nil {
+			return conn.Close(ctx)
 		}
 		select {
-		case <-s.ended:
-			return false, errors.New("it ended at once")
-		default:
-			return false, nil
+		case <-time.After(5 * time.Millisecond):
+			continue
+		case <-ended:
+		case <-ctx.Done():
 		}
-	})
-	if err != nil {
 		err = errors.Join(err, s.stop(context.WithoutCancel(ctx), syscall.SIGQUIT))
-		return fmt.Errorf("start PostgreSQL: %w (%w): %s", err, refused, lastLines(s.log))
-	}
-	return nil
-}
-
-func (s *Server) connect(ctx context.Context) (*pgx.Conn, error) {
-	conn, err := pgx.Connect(ctx, s.URL("postgres"))
-	if err != nil {
-		return nil, fmt.Errorf("connect to PostgreSQL in %s: %w", s.dir.Path, err)
-	}
-	return conn, nil
-}
-
-// tail keeps the end of what is written to it.
-type tail []byte
-
-func (t *tail) Write(p []byte) (int, error) {
-	const kept = 1 << 12 // bytes
-	*t = append(*t, p...)
-	*t = (*t)[max(0, len(*t)-kept):]
-	return len(p), nil
-}
-
-// poll calls done until it returns true or an error, or ctx ends.
-func poll(ctx context.Context, done func() (bool, error)) error {
-	for {
-		if ok, err := done(); ok || err != nil {
-			return err
-		}
-		if !loop.Pause(ctx, 5*time.Millisecond, nil) {
-			return context.Cause(ctx)
-		}
+		return fmt.Errorf("start PostgreSQL: %w: %s", err, lastLines(s.log.Bytes()))
 	}
 }
 
@@ -330,9 +277,6 @@ func poll(ctx context.Context, done func() (bool, error)) error {
 func (s *Server) Standby(ctx context.Context) (*Server, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return nil, errors.New("start a standby: the server is closed")
-	}
 	standby, err := newServer(filepath.Dir(s.dir.Path), s.account)
 	if err != nil {
 		return nil, err
@@ -342,7 +286,9 @@ func (s *Server) Standby(ctx context.Context) (*Server, error) {
 	}
 	err = s.stop(ctx, syscall.SIGINT)
 	if err == nil {
-		err = standby.copyFrom(ctx, s)
+		follow := fmt.Sprintf("primary_conninfo = 'host=%s port=%s user=postgres application_name=standby'", s.dir.Path, port)
+		err = s.account.run(ctx, "/bin/sh", "-c", `cp -R "$1/." "$2" && echo "$3" >"$2/postgresql.auto.conf" && : >"$2/standby.signal"`,
+			"sh", s.data(), standby.data(), follow)
 	}
 	if err == nil {
 		err = s.run(ctx)
@@ -354,20 +300,4 @@ func (s *Server) Standby(ctx context.Context) (*Server, error) {
 		return nil, errors.Join(fmt.Errorf("start a standby: %w", err), standby.Close()) //nolint:contextcheck // Close bounds itself
 	}
 	return standby, nil
-}
-
-// copyFrom fills the data folder from that of a stopped primary, so that it starts as its
-// standby.
-func (s *Server) copyFrom(ctx context.Context, primary *Server) error {
-	if err := s.fill(ctx, primary.data()); err != nil {
-		return err
-	}
-	follow := fmt.Sprintf("primary_conninfo = 'host=%s port=%s user=postgres application_name=standby'\n", primary.dir.Path, port)
-	for name, content := range map[string]string{"standby.signal": "", "postgresql.auto.conf": follow} {
-		path := filepath.Join(s.data(), name)
-		if err := errors.Join(os.WriteFile(path, []byte(content), 0o600), s.account.give(path)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
