@@ -16,16 +16,8 @@
 //   - Every event is kept and sent, signed, until the receiver answers 2xx.
 //
 // The records are in memory, and each change of them is a line of a file, if there is one: they survive a
-// SIGKILL with it. One sandbox at a time uses a file. docs/reference/sandbox.md has what it imitates, where it
-// departs from Stripe, and the control calls.
-//
-// Faults apply to requests to the provider and to the shop, not to control calls and not to the events that it
-// sends. A connection is cut before anything was decided or after everything was recorded. A drawn 500 happens
-// before the effect or after it, half and half, and is saved under the key; a replayed answer does not become
-// a 500. A delayed request has its key in flight and is executed even if its client has gone. Keys in flight
-// and faults end with the process.
-//
-// Amounts, in the records too, are in the minor units of Stripe: 5 ISK are 500.
+// SIGKILL with it. docs/reference/sandbox.md has what it imitates, where it departs from Stripe, its faults and
+// its control calls. Amounts, in the records too, are in the minor units of Stripe: 5 ISK are 500.
 //
 // Stripe's own stub keeps no payments, so no library serves; a program of its own, it is a part of no other.
 package sandbox
@@ -35,8 +27,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"os"
 	"sync"
 	"time"
 
@@ -65,15 +59,14 @@ type Sandbox struct {
 	options  Options
 	shop     *standardwebhooks.Webhook
 	client   *http.Client
-	faults   faults
-	inFlight sync.Map // the idempotency keys of requests in flight
 	handler  http.Handler
-	wake     chan struct{} // an event was recorded
 	draining context.Context
 
-	mu      sync.Mutex // of what follows
-	books   *books
-	journal *journal
+	mu       sync.Mutex // of what follows
+	books    *books
+	inFlight map[string]bool // the idempotency keys of requests in flight
+	plan     plan            // the faults in force, which end with the process
+	random   *rand.Rand
 
 	// Drain ends all present and future delays, so that delayed requests are executed
 	// at once when the server shuts down.
@@ -89,17 +82,14 @@ func New(o Options) (_ *Sandbox, err error) {
 	if o.ProcessingTime <= 0 {
 		o.ProcessingTime = 2 * time.Second
 	}
-	s := &Sandbox{options: o, wake: make(chan struct{}, 1), books: &books{
-		objects: map[string]object{}, ids: map[string][]string{},
-		processing: map[string]bool{}, unsent: map[string]*delivery{},
-	}}
+	s := &Sandbox{options: o, inFlight: map[string]bool{}}
 	s.client = &http.Client{
 		Timeout:       sendDeadline,
 		Transport:     &http.Transport{MaxIdleConnsPerHost: senders, IdleConnTimeout: time.Minute},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	s.draining, s.Drain = context.WithCancel(context.Background())
-	s.faults.set(plan{}, keyRetention)
+	s.follow(plan{keep: keyRetention})
 	if u, err := url.Parse(o.WebhookURL); o.WebhookURL != "" && (err != nil || u.Host == "") {
 		return nil, fmt.Errorf("STRIPE_WEBHOOK_URL is %q: set it to an http or https address", o.WebhookURL)
 	}
@@ -114,49 +104,30 @@ func New(o Options) (_ *Sandbox, err error) {
 		s.shop = shop
 	}
 	s.handler = s.routes()
-	s.journal, err = openJournal(o.File, s.books.apply)
+	s.books, err = openBooks(o.File)
 	return s, err
 }
 
 // Close closes the file. Nothing may be in flight.
-func (s *Sandbox) Close() error { return s.journal.close() }
+func (s *Sandbox) Close() error {
+	if err := s.books.file.Close(); s.options.File != "" && !errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return nil
+}
 
-// decide makes one decision at a time. do reads the records and fills the change, which is
-// written, and then applied to them. After an error nothing has changed.
-func (s *Sandbox) decide(do func(*change) (answer, error)) (a answer, err error) {
+// decide makes one decision at a time. do reads the records and puts into the call what objects become, which is
+// written, and then applied to the records. After an error nothing has changed.
+func (s *Sandbox) decide(c *call, do endpoint) (shown any, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.settle(); err != nil {
-		return a, err
+		return nil, err
 	}
-	c := &change{}
-	if a, err = do(c); err != nil {
-		return answer{}, err
+	if shown, err = do(c); err != nil {
+		return nil, err
 	}
-	return a, s.record(c)
-}
-
-// arrive counts a request to the provider, whatever becomes of it.
-func (s *Sandbox) arrive() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.record(&change{Arrived: true})
-}
-
-// record writes a change and applies it. The lock is held.
-func (s *Sandbox) record(c *change) error {
-	written, err := s.journal.append(c)
-	if err != nil {
-		return err
-	}
-	before := len(s.books.unsent)
-	if s.books.apply(written); len(s.books.unsent) > before {
-		select {
-		case s.wake <- struct{}{}:
-		default: // Deliver is about to look
-		}
-	}
-	return nil
+	return shown, s.books.record(c.changed)
 }
 
 func (s *Sandbox) routes() http.Handler {
@@ -183,7 +154,7 @@ func (s *Sandbox) routes() http.Handler {
 	} {
 		mux.HandleFunc(route.pattern, s.provider(route.parameters, route.run))
 	}
-	alive := func(*call, *change) (any, error) { return struct{}{}, nil }
+	alive := func(*call) (any, error) { return struct{}{}, nil }
 	for pattern, run := range map[string]endpoint{
 		"GET /books": s.getBooks, "PUT /faults": s.putFaults, "DELETE /faults": s.deleteFaults,
 		"POST /dispute": s.outside(s.dispute), "POST /refund": s.outside(s.refundOutside),
@@ -198,8 +169,7 @@ func (s *Sandbox) routes() http.Handler {
 	return mux
 }
 
-// ServeHTTP serves the provider (/v1), the shop (/shop/webhooks) and the
-// control calls.
+// ServeHTTP serves the provider (/v1), the shop (/shop/webhooks) and the control calls.
 func (s *Sandbox) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
 // settings are the program's environment.
