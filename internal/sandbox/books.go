@@ -19,12 +19,12 @@ import (
 var description []byte
 
 // known is what the sandbox knows of Stripe: the members of its objects in the version that the events name,
-// each with the value that it has where nothing sets it; the currencies in which it charges cards; the least
-// amounts of a payment, in its minor units; and of what some amounts have to be a multiple. The source is
-// https://docs.stripe.com/currencies. In the other currencies Stripe converts the least amount of the account's;
-// here they have none.
+// each with the value that it has where nothing sets it; its test payment methods; the currencies in which it
+// charges cards; the least amounts of a payment, in its minor units; and of what some amounts have to be a multiple.
+// The source is https://docs.stripe.com/currencies. The other currencies have no least amount here.
 type known struct {
 	Objects              map[string]object
+	Methods              map[string]outcome
 	Currencies           string
 	Minimums, Increments map[string]int64
 }

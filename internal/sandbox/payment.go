@@ -89,22 +89,22 @@ func (s *Sandbox) attempt(c *call, i object) (any, error) {
 		"metadata": i["metadata"], "payment_intent": i["id"], "payment_method": i["payment_method"], "status": "pending",
 	})
 	i["latest_charge"], i["last_payment_error"], i["next_action"] = ch["id"], nil, nil
-	o, token := methods[i.text("payment_method")]
+	o, token := stripe.Methods[i.text("payment_method")]
 	if !token {
-		o.status = statusSucceeded // of the methods that customers have saved
+		o.Status = statusSucceeded // of the methods that customers have saved
 	}
 	back := c.params.Get("return_url")
-	if o.code == "" || o.status != "" && back != "" {
-		if o.status == statusRequiresAction {
+	if o.Code == "" || o.Status != "" && back != "" {
+		if o.Status == statusRequiresAction {
 			page := "http://" + c.Host + "/authenticate/" + i.text("id")
 			i["next_action"] = object{"type": "redirect_to_url", "redirect_to_url": object{"url": page, "return_url": back}}
 			i["_return_url"] = back
 		}
-		s.become(c, i, ch, o.status)
+		s.become(c, i, ch, o.Status)
 		return i, nil
 	}
-	failure := refuse(http.StatusPaymentRequired, o.code, "", "%s", o.message)
-	failure.object["decline_code"], failure.object["charge"], failure.executed = o.declineCode, ch["id"], true
+	failure := refuse(http.StatusPaymentRequired, o.Code, "", "%s", o.Message)
+	failure.object["decline_code"], failure.object["charge"], failure.executed = o.Decline, ch["id"], true
 	method := maps.Clone(stripe.Objects["payment_method"])
 	method["id"] = i["payment_method"]
 	failure.object["payment_method"] = method

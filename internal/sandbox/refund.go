@@ -36,7 +36,7 @@ func (s *Sandbox) refund(c *call, i object, amount int64, named map[string]strin
 		"amount": amount, "charge": ch["id"], "currency": ch["currency"], "metadata": named,
 		"payment_intent": i["id"], "status": statusSucceeded, "reason": c.params.Get("reason"),
 	})
-	if ch["payment_method"] == methodRefundFail {
+	if ch["payment_method"] == "pm_card_refundFail" {
 		r["status"], r["failure_reason"] = statusFailed, "expired_or_canceled_card"
 	} else {
 		ch["amount_refunded"] = ch.number("amount_refunded") + amount
@@ -107,8 +107,8 @@ const (
 	disputeFee  = 1500 // minor units of the charge's currency
 )
 
-// dispute opens a dispute of all that an intent captured, once, and with an outcome, won or lost, ends it;
-// another outcome ends it otherwise. Repeating a call does nothing.
+// dispute opens a dispute of all that an intent captured, once, and with an outcome, won or lost, ends it, also one
+// that has ended otherwise. The money moves if the loser has it. Repeating a call does nothing.
 func (s *Sandbox) dispute(c *call, i object, body outside) (any, error) {
 	if !slices.Contains([]string{"", disputeWon, disputeLost}, body.Outcome) {
 		return nil, invalid("", "outcome", "The outcome is %q: give won, lost or none.", body.Outcome)
@@ -119,48 +119,38 @@ func (s *Sandbox) dispute(c *call, i object, body outside) (any, error) {
 			"amount": i["amount"], "charge": i["latest_charge"], "currency": i["currency"],
 			"payment_intent": i["id"], "status": "needs_response",
 		})
-		move(d, -1)
+		moved := move(d)
 		s.emit(c, "charge.dispute.created", d)
-		s.emit(c, "charge.dispute.funds_withdrawn", d)
+		s.emit(c, moved, d)
 	}
 	if body.Outcome != "" && d["status"] != body.Outcome {
-		s.endDispute(c, d, body.Outcome)
+		moved := ""
+		if all, _ := d["balance_transactions"].([]any); (len(all)%2 == 1) == (body.Outcome == disputeWon) {
+			moved = move(d)
+		}
+		d["status"] = body.Outcome
+		s.emit(c, "charge.dispute.closed", d)
+		if moved != "" {
+			s.emit(c, moved, d)
+		}
 	}
 	c.put(d)
 	return d, nil
 }
 
-// endDispute ends a dispute, also one that has ended otherwise. The money moves if the loser has it.
-func (s *Sandbox) endDispute(c *call, d object, outcome string) {
-	kind := ""
-	switch taken := len(movements(d))%2 == 1; {
-	case outcome == disputeWon && taken:
-		move(d, 1)
-		kind = "charge.dispute.funds_reinstated"
-	case outcome == disputeLost && !taken:
-		move(d, -1)
-		kind = "charge.dispute.funds_withdrawn"
-	}
-	d["status"] = outcome
-	s.emit(c, "charge.dispute.closed", d)
-	if kind != "" {
-		s.emit(c, kind, d)
-	}
-}
-
-// movements are the balance transactions of a dispute: the first one took amount and fee, the second gave
-// them back, and so on.
-func movements(d object) []any {
+// move moves the money of a dispute, and returns its event. The first balance transaction takes amount and fee,
+// the second gives them back, and so on.
+func move(d object) (event string) {
 	all, _ := d["balance_transactions"].([]any)
-	return all
-}
-
-// move moves the money: -1 takes it, 1 gives it back.
-func move(d object, sign int64) {
-	amount, all := d.number("amount"), movements(d)
+	sign, event := int64(-1), "charge.dispute.funds_withdrawn"
+	if len(all)%2 == 1 {
+		sign, event = 1, "charge.dispute.funds_reinstated"
+	}
+	amount := sign * d.number("amount")
 	d["balance_transactions"] = append(slices.Clip(all), object{
 		"id": fmt.Sprintf("txn_%s_%d", d["id"], len(all)+1), "object": "balance_transaction", "type": "adjustment",
-		"source": d["id"], "currency": d["currency"], "amount": sign * amount, "fee": -sign * disputeFee,
-		"net": sign * (amount + disputeFee), "created": d["created"],
+		"source": d["id"], "currency": d["currency"], "amount": amount, "fee": -sign * disputeFee,
+		"net": amount + sign*disputeFee, "created": d["created"],
 	})
+	return event
 }

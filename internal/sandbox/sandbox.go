@@ -1,16 +1,12 @@
-// Package sandbox stands for the services outside payonce: a payment provider that
-// speaks enough of Stripe's API for its Go client, and a merchant's webhook
-// receiver. Both keep records of their own and fail on demand. The package shares no
-// table and no rule with payonce, so its records are independent evidence.
+// Package sandbox stands for the services outside payonce: a payment provider that speaks enough of Stripe's API
+// for its clients, and a merchant's webhook receiver. It shares no table and no rule with payonce, so its records
+// are independent evidence.
 //
 // It promises, as Stripe does:
 //
-//   - An idempotency key leads to one execution. The same key with the same
-//     parameters is answered with the saved bytes, a saved 500 included; with
-//     other parameters it is refused; while the first request is in flight it is
-//     answered 409. The effect, its events and the saved answer are one change.
-//   - A result is saved once execution has begun. A request that is refused
-//     before (validation, unknown objects, a key in use) is not saved.
+//   - An idempotency key leads to one execution. The same key with the same parameters is answered with the saved
+//     bytes, a saved 500 included; with other parameters it is refused; in flight it is answered 409. The effect,
+//     its events and the saved answer are one change. A request that is refused before execution is not saved.
 //   - Keys are forgotten after 24 hours (forget_keys_after), and are new then.
 //   - An intent captures at most once, and refunds never exceed the capture.
 //   - Every event is kept and sent, signed, until the receiver answers 2xx.
@@ -23,6 +19,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,7 +55,6 @@ type Options struct {
 type Sandbox struct {
 	options  Options
 	shop     *standardwebhooks.Webhook
-	client   *http.Client
 	handler  http.Handler
 	draining context.Context
 
@@ -76,18 +72,9 @@ type Sandbox struct {
 // New returns a sandbox with the records of its file. Its errors are sentences
 // that name the environment variable to change. Close closes the file.
 func New(o Options) (_ *Sandbox, err error) {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if o.ProcessingTime <= 0 {
-		o.ProcessingTime = 2 * time.Second
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	o.ProcessingTime = cmp.Or(o.ProcessingTime, 2*time.Second)
 	s := &Sandbox{options: o, inFlight: map[string]bool{}}
-	s.client = &http.Client{
-		Timeout:       sendDeadline,
-		Transport:     &http.Transport{MaxIdleConnsPerHost: senders, IdleConnTimeout: time.Minute},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
 	s.draining, s.Drain = context.WithCancel(context.Background())
 	s.follow(plan{keep: keyRetention})
 	if u, err := url.Parse(o.WebhookURL); o.WebhookURL != "" && (err != nil || u.Host == "") {

@@ -21,26 +21,18 @@ import (
 	"github.com/payonce/payonce/internal/loop"
 )
 
-// emit puts an event about a record, which names the request to the provider's API that caused it, if one did.
+// emit puts an event about a record.
 func (s *Sandbox) emit(c *call, kind string, subject object) {
-	request := object{"id": nil, "idempotency_key": nil}
-	for name, value := range map[string]string{"id": c.id, "idempotency_key": c.key} {
-		if value != "" {
-			request[name] = value
-		}
-	}
-	data := object{"object": subject.shown()}
-	c.put(s.newObject("event", "evt_", object{"type": kind, "data": data, "request": request}))
+	c.put(s.newObject("event", "evt_", object{"type": kind, "data": object{"object": subject.shown()}}))
 }
 
 const (
-	sendDeadline = 5 * time.Second // of one delivery
-	senders      = 8               // events that are sent at the same time
-	claimSize    = 64              // events of one round
-	// Failed deliveries are sent again after retryBase, doubling up to retryCap.
-	retryBase = 200 * time.Millisecond
-	retryCap  = time.Minute
-	pollEvery = 50 * time.Millisecond // bounds how late a delivery or a settlement is
+	sendDeadline = 5 * time.Second        // of one delivery
+	senders      = 8                      // events that are sent at the same time
+	claimSize    = 64                     // events of one round
+	pollEvery    = 50 * time.Millisecond  // bounds how late a delivery or a settlement is
+	retryBase    = 200 * time.Millisecond // between two deliveries of an event, doubling up to
+	retryCap     = time.Minute
 )
 
 // delivery is that of an event that was not taken.
@@ -49,9 +41,8 @@ type delivery struct {
 	pause time.Duration
 }
 
-// Deliver sends events that are due and settles intents that are processing, until
-// ctx ends. Like Stripe's, events have no order and may arrive twice. Without a receiver
-// they are kept and not sent. It logs a failure and retries.
+// Deliver sends events that are due and settles intents that are processing, until ctx ends. Like Stripe's,
+// events have no order and may arrive twice. Without a receiver they are kept.
 func (s *Sandbox) Deliver(ctx context.Context) {
 	loop.Run(ctx, s.options.Logger, "events not delivered", func(ctx context.Context) (time.Duration, error) {
 		due, err := s.due()
@@ -109,6 +100,8 @@ func (s *Sandbox) send(ctx context.Context, events []object) (taken []object) {
 
 // post sends one event, signed with the time of this attempt. Only a 2xx takes it.
 func (s *Sandbox) post(ctx context.Context, e object) (taken bool) {
+	ctx, cancel := context.WithTimeout(ctx, sendDeadline)
+	defer cancel()
 	body := render(e).body
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.options.WebhookURL, strings.NewReader(body))
 	if err != nil {
@@ -116,7 +109,7 @@ func (s *Sandbox) post(ctx context.Context, e object) (taken bool) {
 	}
 	request.Header.Set("Content-Type", "application/json; charset=utf-8")
 	request.Header.Set("Stripe-Signature", signature(s.options.WebhookSecret, s.options.Now(), body))
-	response, err := s.client.Do(request)
+	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return false
 	}
