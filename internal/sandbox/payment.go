@@ -68,10 +68,10 @@ func (s *Sandbox) confirmIntent(c *call, i object) (any, error) {
 	method := cmp.Or(c.params.Get("payment_method"), i.text("payment_method"))
 	switch i["status"] {
 	case statusProcessing, statusSucceeded, statusCanceled:
-		return nil, unexpected(i, "confirm")
+		return unexpected(i, "confirm"), nil
 	}
 	if method == "" {
-		return nil, unexpected(i, "confirm without a payment_method")
+		return unexpected(i, "confirm without a payment_method"), nil
 	}
 	if refused := s.books.usable(method, i.text("customer")); refused != nil {
 		refused.object["payment_intent"] = i.shown()
@@ -104,14 +104,14 @@ func (s *Sandbox) attempt(c *call, i object) (any, error) {
 		return i, nil
 	}
 	failure := refuse(http.StatusPaymentRequired, o.Code, "", "%s", o.Message)
-	failure.object["decline_code"], failure.object["charge"], failure.executed = o.Decline, ch["id"], true
+	failure.object["decline_code"], failure.object["charge"] = o.Decline, ch["id"]
 	method := maps.Clone(stripe.Objects["payment_method"])
 	method["id"] = i["payment_method"]
 	failure.object["payment_method"] = method
 	i["last_payment_error"] = maps.Clone(failure.object)
 	s.become(c, i, ch, statusRequiresMethod)
 	failure.object["payment_intent"] = i.shown()
-	return nil, failure
+	return failure, nil
 }
 
 // become puts what an intent and its attempt, if it had one, have become, and the event.
@@ -141,7 +141,7 @@ func (s *Sandbox) become(c *call, i, ch object, status string) {
 func (s *Sandbox) cancelIntent(c *call, i object) (any, error) {
 	switch i["status"] {
 	case statusProcessing, statusSucceeded, statusCanceled:
-		return nil, unexpected(i, "cancel")
+		return unexpected(i, "cancel"), nil
 	}
 	i["canceled_at"], i["next_action"] = s.options.Now().Unix(), nil
 	if reason := c.params.Get("cancellation_reason"); reason != "" {

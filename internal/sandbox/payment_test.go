@@ -149,22 +149,22 @@ func TestRefusals(t *testing.T) {
 		code   any
 		param  any
 	}{
-		"no amount":                 {intents, []string{"currency", "eur"}, 400, "parameter_missing", "amount"},
-		"no currency":               {intents, []string{"amount", "100"}, 400, "parameter_missing", "currency"},
-		"an amount of zero":         {intents, eur("0"), 400, "parameter_invalid_integer", "amount"},
-		"a fractional amount":       {intents, eur("1.5"), 400, "parameter_invalid_integer", "amount"},
-		"no customer of Stripe's":   {intents, eur("100", "customer", "ada"), 400, "resource_missing", "customer"},
-		"an expansion":              {intents, eur("100", "expand[]", "latest_charge"), 400, "parameter_unknown", "expand[]"},
-		"confirm without a method":  {intents, eur("100", "confirm", "true"), 400, "parameter_missing", "payment_method"},
-		"a boolean that is none":    {intents, eur("100", "confirm", "yes"), 400, nil, "confirm"},
-		"a body too large":          {intents, eur("100", "description", strings.Repeat("x", 70_000)), 413, nil, nil},
-		"confirming an unknown":     {confirmation(id), []string{"payment_method", "pm_1"}, 400, "resource_missing", "payment_method"},
-		"confirming no intent":      {confirmation("pi_none"), nil, 404, "resource_missing", "intent"},
-		"canceling no intent":       {intents + "/pi_none/cancel", nil, 404, "resource_missing", "intent"},
-		"refunding nothing":         {"/v1/refunds", nil, 400, "parameter_missing", "payment_intent"},
-		"refunding no intent":       {"/v1/refunds", []string{"payment_intent", "pi_none"}, 400, "resource_missing", "payment_intent"},
-		"refunding zero":            {"/v1/refunds", []string{"payment_intent", id, "amount", "0"}, 400, "parameter_invalid_integer", "amount"},
-		"an unknown call":           {"/v1/customers", nil, 404, nil, nil},
+		"no amount":                {intents, []string{"currency", "eur"}, 400, "parameter_missing", "amount"},
+		"no currency":              {intents, []string{"amount", "100"}, 400, "parameter_missing", "currency"},
+		"an amount of zero":        {intents, eur("0"), 400, "parameter_invalid_integer", "amount"},
+		"a fractional amount":      {intents, eur("1.5"), 400, "parameter_invalid_integer", "amount"},
+		"no customer of Stripe's":  {intents, eur("100", "customer", "ada"), 400, "resource_missing", "customer"},
+		"an expansion":             {intents, eur("100", "expand[]", "latest_charge"), 400, "parameter_unknown", "expand[]"},
+		"confirm without a method": {intents, eur("100", "confirm", "true"), 400, "parameter_missing", "payment_method"},
+		"a boolean that is none":   {intents, eur("100", "confirm", "yes"), 400, nil, "confirm"},
+		"a body too large":         {intents, eur("100", "description", strings.Repeat("x", 70_000)), 413, nil, nil},
+		"confirming an unknown":    {confirmation(id), []string{"payment_method", "pm_1"}, 400, "resource_missing", "payment_method"},
+		"confirming no intent":     {confirmation("pi_none"), nil, 404, "resource_missing", "intent"},
+		"canceling no intent":      {intents + "/pi_none/cancel", nil, 404, "resource_missing", "intent"},
+		"refunding nothing":        {"/v1/refunds", nil, 400, "parameter_missing", "payment_intent"},
+		"refunding no intent":      {"/v1/refunds", []string{"payment_intent", "pi_none"}, 400, "resource_missing", "payment_intent"},
+		"refunding zero":           {"/v1/refunds", []string{"payment_intent", id, "amount", "0"}, 400, "parameter_invalid_integer", "amount"},
+		"an unknown call":          {"/v1/customers", nil, 404, nil, nil},
 	} {
 		t.Run(name+" is refused and its key stays free", func(t *testing.T) {
 			t.Parallel()

@@ -103,15 +103,14 @@ func (s *Sandbox) Close() error {
 	return nil
 }
 
-// decide makes one decision at a time. do reads the records and puts into the call what objects become, which is
-// written, and then applied to the records. After an error nothing has changed.
-func (s *Sandbox) decide(c *call, do endpoint) (shown any, err error) {
+// decide makes one decision at a time. What objects become by it is written, and then applied to the records.
+func (s *Sandbox) decide(c *call, run endpoint) (shown any, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.settle(); err != nil {
 		return nil, err
 	}
-	if shown, err = do(c); err != nil {
+	if shown, err = s.once(c, run); err != nil {
 		return nil, err
 	}
 	return shown, s.books.record(c.changed)

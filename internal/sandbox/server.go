@@ -23,6 +23,7 @@ type call struct {
 	id      string
 	body    []byte
 	params  params
+	names   string   // of the parameters that there are
 	key     string   // the Idempotency-Key of a call of the provider that changes something
 	refusal *refusal // of what could not be read
 	fault   fault
@@ -32,8 +33,9 @@ type call struct {
 // put notes what an object becomes.
 func (c *call) put(o object) { c.changed = append(c.changed, maps.Clone(o)) }
 
-// endpoint answers a call by a decision. It reads the records, puts what changes, and returns what to show.
-// After an error nothing has changed, unless it is a refusal that was executed.
+// endpoint answers a call by a decision. It reads the records, puts what changes, and returns what to show, which
+// may be a refusal that the request came to, such as a decline. After an error nothing has changed, and nothing is
+// saved.
 type endpoint func(c *call) (any, error)
 
 // answer is a response as it is saved and sent.
@@ -87,6 +89,7 @@ func (c *call) json(v any) error {
 func (s *Sandbox) provider(parameters string, run endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := read(r)
+		c.names = parameters
 		c.readForm()
 		w.Header().Set("Request-Id", c.id)
 		if c.key != "" {
@@ -97,12 +100,7 @@ func (s *Sandbox) provider(parameters string, run endpoint) http.HandlerFunc {
 			s.reply(w, nil, err)
 			return
 		}
-		s.serve(w, c, func(c *call) (any, error) {
-			if e := c.params.check(parameters); e != nil {
-				return nil, e
-			}
-			return run(c)
-		})
+		s.serve(w, c, run)
 	}
 }
 
@@ -158,7 +156,7 @@ func (s *Sandbox) serve(w http.ResponseWriter, c *call, run endpoint) {
 	}
 	shown, err := any(nil), errCut
 	if f.before >= f.DropBefore {
-		shown, err = s.decide(c, func(c *call) (any, error) { return s.once(c, run) })
+		shown, err = s.decide(c, run)
 	}
 	if f.after < f.DropAfter {
 		err = errCut
@@ -183,10 +181,10 @@ func (s *Sandbox) once(c *call, run endpoint) (any, error) {
 		c.put(s.books.counted("duplicates_suppressed"))
 		return answer{status: int(known.number("status")), body: known.text("body"), replayOf: known.text("request")}, nil
 	}
-	shown, err := run(c)
-	if e, refused := errors.AsType[*refusal](err); refused && e.executed {
-		shown, err = e, nil
+	if e := c.params.check(c.names); e != nil {
+		return nil, e
 	}
+	shown, err := run(c)
 	if err != nil {
 		return nil, err
 	}
@@ -235,13 +233,11 @@ func (s *Sandbox) reply(w http.ResponseWriter, shown any, err error) {
 	_, _ = io.WriteString(w, a.body) // the client may have gone; the outcome stands
 }
 
-// refusal is Stripe's error. As the error of an endpoint it means that nothing was executed and nothing is
-// saved, unless it is executed: then it is what the request came to, such as a decline.
+// refusal is Stripe's error.
 type refusal struct {
 	object
 
-	status   int
-	executed bool
+	status int
 }
 
 func (e *refusal) Error() string { return fmt.Sprintf("%d %v", e.status, e.object) }
@@ -287,6 +283,6 @@ func noSuch(status int, kind, param, id string) *refusal {
 func unexpected(i object, verb string) *refusal {
 	e := invalid("payment_intent_unexpected_state", "",
 		"You cannot %s this PaymentIntent because it has a status of %s.", verb, i["status"])
-	e.object["payment_intent"], e.executed = i.shown(), true
+	e.object["payment_intent"] = i.shown()
 	return e
 }
