@@ -207,13 +207,6 @@ func unrecognized(c *call) (any, error) {
 	return nil, refuse(http.StatusNotFound, "", "", "Unrecognized request URL (%s: %s).", c.Method, c.URL.Path)
 }
 
-// retrieveAccount answers the one account, whatever the key.
-func retrieveAccount(*call) (any, error) {
-	a := maps.Clone(stripe.Objects["account"])
-	a["id"] = "acct_sandbox"
-	return a, nil
-}
-
 // about serves a call about the object that the path names.
 func (s *Sandbox) about(kind, param string, run func(*call, object) (any, error)) endpoint {
 	return func(c *call) (any, error) {
