@@ -24,6 +24,10 @@ type Listed struct {
 	Moves    string // the ids of a dispute's movements, sorted and separated by spaces
 }
 
+func (l Listed) String() string {
+	return fmt.Sprintf("%s for %q: %d %s of %s, %s", l.ID, l.Reference, l.Amount, l.Currency, l.PaymentIntent, l.Status)
+}
+
 // Provided are the provider's lists.
 type Provided struct{ Payments, Refunds, Disputes iter.Seq2[Listed, error] }
 
@@ -191,18 +195,12 @@ func (c *comparison) once(name string) Check {
 
 func (c *comparison) inFull(name string) Check {
 	return checkEach(name, c.withOutcome(statusSucceeded), func(m money) string {
-		l, listed := c.listed[m.Provider]
-		switch {
+		want := Listed{m.Provider, m.ID, m.Intent, statusSucceeded, m.Amount, m.Currency, ""}
+		switch l, listed := c.listed[m.Provider]; {
 		case !listed:
 			return fmt.Sprintf("%s: the provider does not list %q", m.ID, m.Provider)
-		case l.Reference != m.ID:
-			return fmt.Sprintf("%s: %s is about %q", m.ID, l.ID, l.Reference)
-		case l.Status != statusSucceeded:
-			return fmt.Sprintf("%s: %s is %s", m.ID, l.ID, l.Status)
-		case l.PaymentIntent != m.Intent:
-			return fmt.Sprintf("%s: %s %s money of %s, not of %s", m.ID, l.ID, c.took, l.PaymentIntent, m.Intent)
-		case l.Amount != m.Amount || l.Currency != m.Currency:
-			return fmt.Sprintf("%s: %s %s %d %s of %d %s", m.ID, l.ID, c.took, l.Amount, l.Currency, m.Amount, m.Currency)
+		case l != want:
+			return fmt.Sprintf("%s: the provider lists %s, the ledger has %s", m.ID, l, want)
 		}
 		return ""
 	})
@@ -239,10 +237,8 @@ func (c *comparison) inTheLedger(name string) Check {
 			return what + fmt.Sprintf("%q, which is no %s%s", l.Reference, c.noun, c.remedy)
 		case m.Outcome == statusSucceeded && l.ID != m.Provider:
 			return what + fmt.Sprintf("%s, which was %s by %s", m.ID, c.taken, m.Provider)
-		case m.Outcome == "" && l.PaymentIntent != m.Intent:
-			return what + fmt.Sprintf("%s, whose payment intent is %q", m.ID, m.Intent)
-		case m.Outcome == "" && (l.Amount != m.Amount || l.Currency != m.Currency):
-			return what + fmt.Sprintf("%s, which is about %d %s", m.ID, m.Amount, m.Currency)
+		case m.Outcome == "" && (l.PaymentIntent != m.Intent || l.Amount != m.Amount || l.Currency != m.Currency):
+			return what + fmt.Sprintf("%s, which is about %d %s of %q", m.ID, m.Amount, m.Currency, m.Intent)
 		}
 		return ""
 	})

@@ -18,8 +18,7 @@ import (
 )
 
 // insertKey adds a key. A key that exists stays as it is, with its merchant: a revoked one is
-// not revived. A caller that adds a chosen key reads it afterwards (FindKeys). The clock is read
-// once, so a life that PostgreSQL rounds to nothing is none, however long the statement takes.
+// not revived. The clock is read once, so a life that PostgreSQL rounds to nothing is none.
 const insertKey = `
 -- merchants.insertKey
 insert into api_keys
@@ -184,19 +183,17 @@ func NewAuthenticate(q postgres.Querier, most int) func(ctx context.Context, key
 	}
 }
 
-// merchantsOf are the merchants of keys, in their order; without an ID where a key is not valid. A key
-// that several callers have is read once.
+// merchantsOf are the merchants of keys, in their order; without an ID where a key is not valid.
 func merchantsOf(ctx context.Context, q postgres.Querier, keys []string) ([]Merchant, error) {
-	callers, salt := map[string][]int{}, []byte(rand.Text())
-	for i, key := range keys {
-		callers[key] = append(callers[key], i)
-	}
 	var prefixes []string
 	var digests [][]byte
-	askedBy := map[[sha256.Size]byte][]int{}
-	for key, of := range callers {
+	salt, askedBy := []byte(rand.Text()), map[[sha256.Size]byte][]int{}
+	for i, key := range keys {
 		salted := sha256.Sum256(append(hashOf(key), salt...))
-		prefixes, digests, askedBy[salted] = append(prefixes, Prefix(key)), append(digests, salted[:]), of
+		if askedBy[salted] == nil { // a key that several callers have is read once
+			prefixes, digests = append(prefixes, Prefix(key)), append(digests, salted[:])
+		}
+		askedBy[salted] = append(askedBy[salted], i)
 	}
 	slices.Sort(prefixes)                                                          // a prefix is asked for once
 	rows, _ := q.Query(ctx, selectByKeys, slices.Compact(prefixes), digests, salt) // rows have its error too

@@ -113,7 +113,7 @@ func ListSecrets(ctx context.Context, q postgres.Querier, merchant string) ([]Se
 	secrets, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Secret, err error) {
 		var endpoint string
 		err = row.Scan(&s.Merchant, &endpoint, &s.Generation, &s.hash, &s.CreatedAt, &s.CreatedBy, &s.EndsAt, &s.Valid)
-		s.Fingerprint = hex.EncodeToString(s.hash[:min(fingerprintBytes, len(s.hash))])
+		s.Fingerprint = hex.EncodeToString(s.hash[:min(6, len(s.hash))]) // tells secrets apart and leads to none
 		if u, unreadable := url.Parse(endpoint); unreadable == nil && u.Host != "" {
 			s.Origin = u.Scheme + "://" + u.Host
 		}
@@ -124,9 +124,6 @@ func ListSecrets(ctx context.Context, q postgres.Querier, merchant string) ([]Se
 	}
 	return secrets, nil
 }
-
-// fingerprintBytes tell a merchant's secrets apart and lead to none of them.
-const fingerprintBytes = 6
 
 // endSecrets sets when the secrets before a new one end. An end that is nearer stays. A clock
 // that was set back ends no secret before its beginning.
@@ -197,12 +194,9 @@ func RotateSecret(b *pgx.Batch, newest Secret, secret string, overlap time.Durat
 	b.Queue(useSecret, newest.Merchant, newest.Generation+1)
 }
 
-// secretBytes is within the 24 to 64 of Standard Webhooks.
-const secretBytes = 32
-
 // NewWebhookSecret makes a webhook secret of 256 random bits.
 func NewWebhookSecret() string {
-	var secret [secretBytes]byte
+	var secret [32]byte         // within the 24 to 64 of Standard Webhooks
 	_, _ = rand.Read(secret[:]) // never fails: crypto/rand ends the program instead
 	return "whsec_" + base64.StdEncoding.EncodeToString(secret[:])
 }

@@ -19,12 +19,12 @@ import (
 var description []byte
 
 // known is what the sandbox knows of Stripe: the members of its objects in the version that the events name,
-// each with the value that it has where nothing sets it; the currencies in which it charges cards; the least
-// amounts of a payment, in its minor units; and of what some amounts have to be a multiple. The source is
-// https://docs.stripe.com/currencies. In the other currencies Stripe converts the least amount of the account's;
-// here they have none.
+// each with the value that it has where nothing sets it; its test payment methods; the currencies in which it
+// charges cards; the least amounts of a payment, in its minor units; and of what some amounts have to be a multiple.
+// The source is https://docs.stripe.com/currencies. The other currencies have no least amount here.
 type known struct {
 	Objects              map[string]object
+	Methods              map[string]outcome
 	Currencies           string
 	Minimums, Increments map[string]int64
 }
@@ -87,49 +87,40 @@ func (s *Sandbox) newObject(kind, prefix string, set object) object {
 func newID(prefix string) string { return prefix + rand.Text() }
 
 // books are the records of the provider and of the shop. They change by apply alone, which is given what a
-// line of the journal holds, so that they are the same after a restart.
+// line of the file holds, so that they are the same after a restart.
 type books struct {
-	requests, replays int
-	objects           map[string]object   // by id
-	ids               map[string][]string // by kind, in the order in which the objects were made
-	processing        map[string]bool     // ids of intents that settle when their time has come
-	unsent            map[string]*delivery
+	objects    map[string]object   // by id
+	ids        map[string][]string // by kind, in the order in which the objects were made
+	processing map[string]bool     // ids of intents that settle when their time has come
+	unsent     map[string]*delivery
+
+	file *os.File // of the journal; nil: the records last as long as the process
+	end  int64
 }
 
-// change is what one request, one delivery or the passing of time did: one line of the
-// journal. It holds what an object has become, not what was done to it.
-type change struct {
-	Arrived  bool     `json:"arrived,omitempty"`  // a request to the provider, whatever became of it
-	Replayed bool     `json:"replayed,omitempty"` // it was answered by a saved answer
-	Objects  []object `json:"objects,omitempty"`
-	Taken    []string `json:"taken,omitempty"` // ids of events
-}
-
-func (c *change) put(o object) { c.Objects = append(c.Objects, maps.Clone(o)) }
-
-func (b *books) apply(c *change) {
-	if c.Arrived {
-		b.requests++
-	}
-	if c.Replayed {
-		b.replays++
-	}
-	for _, o := range c.Objects {
+func (b *books) apply(changed []object) {
+	for _, o := range changed {
 		id, kind := o.text("id"), o.text("object")
 		if b.objects[id] == nil {
 			b.ids[kind] = append(b.ids[kind], id)
-			if kind == "event" {
-				b.unsent[id] = &delivery{}
-			}
-		}
-		if delete(b.processing, id); kind == "payment_intent" && o["status"] == statusProcessing {
-			b.processing[id] = true
 		}
 		b.objects[id] = o
+		switch {
+		case kind == "event" && o["_taken"] == true:
+			delete(b.unsent, id)
+		case kind == "event":
+			b.unsent[id] = &delivery{pause: retryBase}
+		case o["status"] == statusProcessing:
+			b.processing[id] = true
+		default:
+			delete(b.processing, id)
+		}
 	}
-	for _, id := range c.Taken {
-		delete(b.unsent, id)
-	}
+}
+
+// counted is a counter, one higher.
+func (b *books) counted(name string) object {
+	return object{"id": name, "object": "counter", "n": b.objects[name].number("n") + 1}
 }
 
 // get returns a copy of an object, which a decision may change; nil if there is none of this kind.
@@ -160,9 +151,11 @@ func (o object) pick(names string, others object) object {
 
 // getBooks is GET /books. Refunds that failed moved no money and are left out. What was made outside has its
 // own id for a reference.
-func (s *Sandbox) getBooks(*call, *change) (any, error) {
-	b, captured := s.books, map[any]int{}
-	shown := object{"requests": b.requests, "duplicates_suppressed": b.replays}
+func (s *Sandbox) getBooks(*call) (any, error) {
+	b, captured, shown := s.books, map[any]int{}, object{}
+	for _, name := range []string{"requests", "duplicates_suppressed"} {
+		shown[name] = b.objects[name].number("n")
+	}
 	list := func(name, kind string, show func(object) object) {
 		rows := []object{}
 		for _, id := range b.ids[kind] {
@@ -210,33 +203,26 @@ func reference(o object) string {
 	return o.named("charge_id", o.text("_charge"))
 }
 
-func unrecognized(c *call, _ *change) (any, error) {
+func unrecognized(c *call) (any, error) {
 	return nil, refuse(http.StatusNotFound, "", "", "Unrecognized request URL (%s: %s).", c.Method, c.URL.Path)
 }
 
-// retrieveAccount answers the one account, whatever the key.
-func retrieveAccount(*call, *change) (any, error) {
-	a := maps.Clone(stripe.Objects["account"])
-	a["id"] = "acct_sandbox"
-	return a, nil
-}
-
 // about serves a call about the object that the path names.
-func (s *Sandbox) about(kind, param string, run func(*call, *change, object) (any, error)) endpoint {
-	return func(c *call, to *change) (any, error) {
+func (s *Sandbox) about(kind, param string, run func(*call, object) (any, error)) endpoint {
+	return func(c *call) (any, error) {
 		if o := s.books.get(kind, c.PathValue("id")); o != nil {
-			return run(c, to, o)
+			return run(c, o)
 		}
 		return nil, noSuch(http.StatusNotFound, kind, param, c.PathValue("id"))
 	}
 }
 
-func retrieve(_ *call, _ *change, o object) (any, error) { return o, nil }
+func retrieve(_ *call, o object) (any, error) { return o, nil }
 
 // list answers a page of the objects of a kind, newest first. Each parameter but those of the page is a
 // member that the objects must have.
 func (s *Sandbox) list(kind string) endpoint {
-	return func(c *call, _ *change) (any, error) {
+	return func(c *call) (any, error) {
 		ids := s.books.ids[kind]
 		if cursor := c.params.Get("starting_after"); cursor != "" {
 			at := slices.Index(ids, cursor)
@@ -270,60 +256,54 @@ func (p params) match(o object) bool {
 	return true
 }
 
-// journal is an append-only file of changes. What was written before a SIGKILL is read again: the
-// operating system has it. A change that was cut is as if it had not been written.
-type journal struct {
-	file *os.File // nil: the records last as long as the process
-	end  int64
-}
-
-// openJournal opens a file, or makes it, and calls apply for each change in it.
-func openJournal(path string, apply func(*change)) (j *journal, err error) {
-	j = &journal{}
-	if path == "" {
-		return j, nil
+// openBooks reads the records of a file, or makes it. The file is a journal: each line holds what objects became
+// by one decision. What was written before a SIGKILL is read again: the operating system has it. A line that was
+// cut is as if it had not been written.
+func openBooks(path string) (b *books, err error) {
+	b = &books{
+		objects: map[string]object{}, ids: map[string][]string{},
+		processing: map[string]bool{}, unsent: map[string]*delivery{},
 	}
-	if j.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+	if path == "" {
+		return b, nil
+	}
+	if b.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return nil, fmt.Errorf("SANDBOX_FILE cannot be opened: %w", err)
 	}
-	lines := json.NewDecoder(j.file)
-	lines.DisallowUnknownFields() // a journal of another version
-	for ; ; j.end = lines.InputOffset() {
-		var c change
-		switch err := lines.Decode(&c); {
+	lines := json.NewDecoder(b.file)
+	for ; ; b.end = lines.InputOffset() {
+		var changed []object
+		switch err := lines.Decode(&changed); {
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			return j, j.file.Truncate(j.end)
+			return b, b.file.Truncate(b.end)
 		case err != nil:
-			return nil, errors.Join(fmt.Errorf("SANDBOX_FILE is no journal of a sandbox: %w", err), j.file.Close())
+			return nil, errors.Join(fmt.Errorf("SANDBOX_FILE is no journal of a sandbox: %w", err), b.file.Close())
 		}
-		apply(&c)
+		b.apply(changed)
 	}
 }
 
-// append writes a change as a line of its own, and returns it as it is read again. After an error nothing
-// of it remains.
-func (j *journal) append(c *change) (written *change, err error) {
-	line, err := json.Marshal(c)
-	if err != nil {
-		return nil, fmt.Errorf("encode a change: %w", err)
-	}
-	if string(line) != "{}" && j.file != nil { // it did more than read
-		n, err := j.file.WriteAt(append([]byte("\n"), line...), j.end)
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("write the journal: %w", err), j.file.Truncate(j.end))
-		}
-		j.end += int64(n)
-	}
-	err = json.Unmarshal(line, &written)
-	return written, err
-}
-
-func (j *journal) close() error {
-	if j.file == nil {
+// record writes what objects became as a line of its own, and applies it as it is read again. After an error
+// nothing of it remains.
+func (b *books) record(changed []object) error {
+	if len(changed) == 0 {
 		return nil
 	}
-	if err := j.file.Close(); !errors.Is(err, os.ErrClosed) {
-		return err
+	line, err := json.Marshal(changed)
+	if err != nil {
+		return fmt.Errorf("encode a change: %w", err)
 	}
+	if b.file != nil {
+		n, err := b.file.WriteAt(append([]byte("\n"), line...), b.end)
+		if err != nil {
+			return errors.Join(fmt.Errorf("write the journal: %w", err), b.file.Truncate(b.end))
+		}
+		b.end += int64(n)
+	}
+	var written []object
+	if err := json.Unmarshal(line, &written); err != nil {
+		return fmt.Errorf("read a change: %w", err)
+	}
+	b.apply(written)
 	return nil
 }

@@ -146,19 +146,15 @@ func TestFaults(t *testing.T) {
 		t.Parallel()
 		f := start(t, sandbox.Options{})
 		id := f.create("pm_card_visa")
-		const delay = 300 * time.Millisecond
 		f.faults(`{"slow":{"p":1,"ms":300}}`)
 		before := f.books().Requests
-		testrun.True(t, "the sandbox has the request", func() bool {
+		for f.books().Requests == before { // a busy machine may not have read the request in time
 			f.client.Timeout = 50 * time.Millisecond
-			began := time.Now()
-			a, err := f.tryPost(confirmation(id), "k")
-			if took := time.Since(began); err == nil && took < delay {
-				t.Errorf("answered %d after %v, want a delay of %v: %s", a.status, took, delay, a.raw)
+			if a, err := f.tryPost(confirmation(id), "k"); err == nil {
+				t.Errorf("answered %d before the delay: %s", a.status, a.raw)
 			}
 			f.client.Timeout = testrun.Stall
-			return f.books().Requests > before
-		})
+		}
 		testrun.True(t, "the request is carried out", func() bool { return len(f.books().Captures) == 1 })
 	})
 

@@ -3,7 +3,7 @@ package sandbox
 import (
 	"cmp"
 	"math/rand/v2"
-	"sync"
+	"net/http"
 	"time"
 )
 
@@ -25,56 +25,34 @@ type plan struct {
 	ShopDown bool `json:"shop_down"`
 	// ForgetKeysAfter is a duration as Go writes it; "" means 24 h, "0s" that every key is new.
 	ForgetKeysAfter string `json:"forget_keys_after"`
+
+	keep time.Duration // ForgetKeysAfter
 }
 
-// fault is what one request meets, before its effect or after it.
+// fault is what one request meets: the plan, and the numbers that were drawn. A connection is cut before
+// anything was decided, or after everything was recorded. A drawn 500 happens before the effect or after it, half
+// and half, and is saved under the key; a replayed answer does not become a 500. The zero fault is none.
 type fault struct {
-	slow                    time.Duration
-	cutBefore, cutAfter     bool
-	errorBefore, errorAfter bool
-	shopDown                bool
-	keepKeys                time.Duration
+	plan
+
+	before, after, fails, half, slow float64
 }
 
-// faults is the plan in force. A restarted sandbox has none.
-type faults struct {
-	mu       sync.Mutex
-	plan     plan
-	keepKeys time.Duration
-	random   *rand.Rand
-}
-
-// set starts the plan's sequence of draws from its seed.
-func (f *faults) set(p plan, keepKeys time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.plan, f.keepKeys = p, keepKeys
-	f.random = rand.New(rand.NewPCG(uint64(p.Seed), 0)) //nolint:gosec // faults must repeat
+// follow starts the plan's sequence of draws from its seed. The lock is held.
+func (s *Sandbox) follow(p plan) {
+	s.plan = p
+	s.random = rand.New(rand.NewPCG(uint64(p.Seed), 0)) //nolint:gosec // faults must repeat
 }
 
 // draw returns the next of the plan's sequence. Each draw takes five numbers, so
-// changing one probability moves no other fault.
-func (f *faults) draw() fault {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var n [5]float64
-	for i := range n {
-		n[i] = f.random.Float64()
-	}
-	p, fails := f.plan, n[2] < f.plan.Error500
-	met := fault{
-		cutBefore: n[0] < p.DropBefore, cutAfter: n[1] < p.DropAfter,
-		errorBefore: fails && n[3] >= 0.5, errorAfter: fails && n[3] < 0.5, shopDown: p.ShopDown,
-		keepKeys: f.keepKeys,
-	}
-	if n[4] < p.Slow.P {
-		met.slow = time.Duration(p.Slow.MS) * time.Millisecond
-	}
-	return met
+// changing one probability moves no other fault. The lock is held.
+func (s *Sandbox) draw() fault {
+	next := s.random.Float64
+	return fault{plan: s.plan, before: next(), after: next(), fails: next(), half: next(), slow: next()}
 }
 
 // putFaults is PUT /faults.
-func (s *Sandbox) putFaults(c *call, _ *change) (any, error) {
+func (s *Sandbox) putFaults(c *call) (any, error) {
 	var p plan
 	if err := c.json(&p); err != nil {
 		return nil, err
@@ -87,16 +65,16 @@ func (s *Sandbox) putFaults(c *call, _ *change) (any, error) {
 	if p.Slow.MS < 0 || p.Slow.MS > slowMax {
 		return nil, invalid("", "slow.ms", "slow.ms is %d: give milliseconds from 0 to %d.", p.Slow.MS, slowMax)
 	}
-	keepKeys, err := time.ParseDuration(cmp.Or(p.ForgetKeysAfter, keyRetention.String()))
-	if err != nil || keepKeys < 0 {
+	var err error
+	if p.keep, err = time.ParseDuration(cmp.Or(p.ForgetKeysAfter, keyRetention.String())); err != nil || p.keep < 0 {
 		return nil, invalid("", "forget_keys_after", "forget_keys_after is %q: give a duration such as 24h.", p.ForgetKeysAfter)
 	}
-	s.faults.set(p, keepKeys)
+	s.follow(p)
 	return p, nil
 }
 
 // deleteFaults is DELETE /faults.
-func (s *Sandbox) deleteFaults(*call, *change) (any, error) {
-	s.faults.set(plan{}, keyRetention)
-	return nil, nil
+func (s *Sandbox) deleteFaults(*call) (any, error) {
+	s.follow(plan{keep: keyRetention})
+	return answer{status: http.StatusNoContent}, nil
 }

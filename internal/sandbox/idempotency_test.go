@@ -58,6 +58,30 @@ func TestIdempotencyKey(t *testing.T) {
 	})
 }
 
+// Of requests that come at once under one key one is executed; each other is refused, or gets its answer.
+func TestIdempotencyKey_inFlight(t *testing.T) {
+	t.Parallel()
+	f := start(t, sandbox.Options{})
+	f.faults(`{"slow":{"p":1,"ms":100}}`)
+	const rivals = 8
+	var answers [rivals]<-chan answered
+	for i := range answers {
+		answers[i] = f.meanwhile(intents, "once", eur("700", "payment_method", "pm_card_visa", "confirm", "true")...)
+	}
+	payments := map[string]bool{}
+	for _, answer := range answers {
+		switch a := <-answer; a.status {
+		case http.StatusOK:
+			payments[a.text("id")] = true
+		default:
+			a.want(t, http.StatusConflict, members{"error.type": "idempotency_error", "error.code": "idempotency_key_in_use"})
+		}
+	}
+	if b := f.books(); len(payments) != 1 || len(b.Captures) != 1 || b.Requests != rivals {
+		t.Errorf("answered %v; the books have %+v", payments, b)
+	}
+}
+
 // A key is new after 24 hours, or after forget_keys_after.
 func TestKey_isForgotten(t *testing.T) {
 	t.Parallel()

@@ -29,7 +29,7 @@ func TestJournal_survivesAKill(t *testing.T) {
 	written, err := os.ReadFile(o.File)
 	testrun.Must(t, err)
 	testrun.Must(t, os.WriteFile(torn, append(written, `
-{"objects":[{"id":"ch_torn"`...), 0o600))
+[{"id":"ch_torn"`...), 0o600))
 	o.File = torn
 	next := start(t, o)
 	testrun.Same(t, "books", f.control(http.MethodGet, "/books", "").object, next.control(http.MethodGet, "/books", "").object)

@@ -11,9 +11,8 @@ import (
 
 // The parameters of calls. Those that end with ! are required; an endpoint reads the others where it wants.
 const (
-	ofCreation = "amount! currency! payment_method customer description metadata confirm automatic_payment_methods " +
-		"payment_method_types capture_method confirmation_method " + ofConfirmation
-	ofConfirmation = "payment_method return_url off_session error_on_requires_action use_stripe_sdk"
+	ofCreation     = "amount! currency! customer description metadata confirm automatic_payment_methods " + ofConfirmation
+	ofConfirmation = "payment_method return_url off_session error_on_requires_action"
 	ofCancellation = "cancellation_reason"
 	ofRefund       = "payment_intent! amount reason metadata"
 	ofPage         = "limit starting_after"
@@ -31,13 +30,12 @@ func newRule(code, message string, alternatives ...string) rule {
 
 // rules are those of the parameters. One without a rule may have any value.
 var rules = map[string]rule{
-	"amount":         newRule("parameter_invalid_integer", "Invalid integer: %s.", "[1-9][0-9]{0,17}"),
-	"limit":          newRule("parameter_invalid_integer", "Invalid integer: %s.", "[1-9][0-9]?", "100"),
-	"confirm":        newRule("", "Invalid boolean: %s.", "true", "false"),
-	"capture_method": newRule("", "Invalid capture_method: %s.", "automatic", "automatic_async"),
-	"currency":       newRule("", "Invalid currency: %s.", "(?i)"+strings.ReplaceAll(stripe.Currencies, " ", "|")),
+	"amount":   newRule("parameter_invalid_integer", "Invalid integer: %s.", "[1-9][0-9]{0,17}"),
+	"limit":    newRule("parameter_invalid_integer", "Invalid integer: %s.", "[1-9][0-9]?", "100"),
+	"confirm":  newRule("", "Invalid boolean: %s.", "true", "false"),
+	"currency": newRule("", "Invalid currency: %s.", "(?i)"+strings.ReplaceAll(stripe.Currencies, " ", "|")),
 	"payment_method": newRule("resource_missing", "No such PaymentMethod: '%s'.",
-		append(slices.Collect(maps.Keys(methods)), savedMethod+".+", onceMethod+".+")...),
+		append(slices.Collect(maps.Keys(stripe.Methods)), savedMethod+".+", onceMethod+".+")...),
 	"customer": newRule("resource_missing", "No such customer: '%s'.", anyCustomer+".+"),
 }
 
@@ -85,25 +83,7 @@ func (p params) metadata() map[string]string {
 
 // outcome is what an attempt comes to: a status, or the code, the decline code and the
 // message of a card error. With both, the customer can act: the status is that of a request with a return_url.
-type outcome struct{ status, code, declineCode, message string }
-
-const methodRefundFail = "pm_card_refundFail" // its capture succeeds, and its refund fails
-
-// methods are Stripe's test payment methods, each with its outcome.
-var methods = map[string]outcome{
-	"pm_card_visa":                            {status: statusSucceeded},
-	methodRefundFail:                          {status: statusSucceeded},
-	"pm_card_processing":                      {status: statusProcessing},
-	"pm_card_chargeDeclined":                  {"", "card_declined", "generic_decline", "Your card was declined."},
-	"pm_card_chargeDeclinedInsufficientFunds": {"", "card_declined", "insufficient_funds", "Your card has insufficient funds."},
-	"pm_card_authenticationRequired": {
-		statusRequiresAction, "authentication_required", "authentication_required", "Your card was declined. This transaction requires authentication.",
-	},
-	"pm_card_liveCard": {
-		"", "card_declined", "test_mode_live_card",
-		"Your card was declined. Your request was in test mode, but used a non test card.",
-	},
-}
+type outcome struct{ Status, Code, Decline, Message string }
 
 // What payment methods begin with that are no test tokens. pm_saved_NAME is attached to the
 // customer cus_NAME, and pm_once_NAME to none.
@@ -114,25 +94,18 @@ const (
 )
 
 // usable returns Stripe's refusal of a payment method that is attached to another customer than
-// the intent's, or that is attached to none and was attempted; nil if it may be attempted. A test token
-// stands for a new payment method at each use.
+// the intent's, or that is attached to none and was attempted; nil if it may be attempted.
 func (b *books) usable(method, customer string) *refusal {
 	const param = "payment_method"
 	name, saved := strings.CutPrefix(method, savedMethod)
+	once := strings.HasPrefix(method, onceMethod)
 	switch owner := anyCustomer + name; {
 	case saved && customer == "":
-		return invalid("parameter_missing", param, "The `payment_method` parameter supplied %s belongs to the Customer %s. "+
-			"Please include the Customer in the `customer` parameter on the PaymentIntent.", method, owner)
+		return invalid("parameter_missing", param, "%s belongs to the Customer %s. Please include the Customer.", method, owner)
 	case saved && customer != owner:
-		return invalid("", param, "The PaymentMethod %s does not belong to the Customer you supplied %s. "+
-			"Please use this PaymentMethod with the Customer that it belongs to instead.", method, customer)
-	case !strings.HasPrefix(method, onceMethod):
-		return nil
-	}
-	if b.find("charge", func(ch object) bool { return ch["payment_method"] == method }) != nil {
-		return invalid("", param, "The provided PaymentMethod was previously used with a PaymentIntent without Customer attachment, "+
-			"shared with a connected account without Customer attachment, or was detached from a Customer. It may not be used again. "+
-			"To use a PaymentMethod multiple times, you must attach it to a Customer first.")
+		return invalid("", param, "%s does not belong to the Customer %s. Please use it with its own.", method, customer)
+	case once && b.find("charge", func(ch object) bool { return ch["payment_method"] == method }) != nil:
+		return invalid("", param, "%s was previously used without a Customer. It may not be used again.", method)
 	}
 	return nil
 }

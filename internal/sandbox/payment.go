@@ -21,7 +21,7 @@ const (
 
 // createIntent creates an intent and, with confirm=true, attempts it at once. The header Payonce-Charge names
 // the charge for GET /books alone.
-func (s *Sandbox) createIntent(c *call, to *change) (any, error) {
+func (s *Sandbox) createIntent(c *call) (any, error) {
 	p, status := c.params, statusRequiresMethod
 	amount, currency := p.number("amount"), strings.ToLower(p.Get("currency"))
 	method, customer, confirm := p.Get("payment_method"), p.Get("customer"), p.Get("confirm") == "true"
@@ -38,10 +38,10 @@ func (s *Sandbox) createIntent(c *call, to *change) (any, error) {
 		"metadata": p.metadata(), "payment_method": method, "status": status, "_charge": c.Header.Get("Payonce-Charge"),
 	})
 	i["client_secret"] = i.text("id") + "_secret_" + strings.TrimPrefix(i.text("id"), "pi_")
-	to.put(i)
-	s.emit(to, c, "payment_intent.created", i)
+	c.put(i)
+	s.emit(c, "payment_intent.created", i)
 	if confirm {
-		return s.attempt(to, c, i)
+		return s.attempt(c, i)
 	}
 	return i, nil
 }
@@ -64,58 +64,58 @@ func divisible(amount int64, currency string) *refusal {
 
 // confirmIntent attempts an intent. A declined intent has lost its payment method
 // and can be attempted again only with another.
-func (s *Sandbox) confirmIntent(c *call, to *change, i object) (any, error) {
+func (s *Sandbox) confirmIntent(c *call, i object) (any, error) {
 	method := cmp.Or(c.params.Get("payment_method"), i.text("payment_method"))
 	switch i["status"] {
 	case statusProcessing, statusSucceeded, statusCanceled:
-		return nil, unexpected(i, "confirm")
+		return unexpected(i, "confirm"), nil
 	}
 	if method == "" {
-		return nil, unexpected(i, "confirm without a payment_method")
+		return unexpected(i, "confirm without a payment_method"), nil
 	}
 	if refused := s.books.usable(method, i.text("customer")); refused != nil {
 		refused.object["payment_intent"] = i.shown()
 		return nil, refused
 	}
 	i["payment_method"] = method
-	return s.attempt(to, c, i)
+	return s.attempt(c, i)
 }
 
-// attempt charges an intent's payment method and adds the consequences to a change. Each attempt is a charge
+// attempt charges an intent's payment method. Each attempt is a charge
 // of its own, so that a provider that captured an intent twice shows two.
-func (s *Sandbox) attempt(to *change, c *call, i object) (any, error) {
+func (s *Sandbox) attempt(c *call, i object) (any, error) {
 	ch := s.newObject("charge", "ch_", object{
 		"amount": i["amount"], "currency": i["currency"], "customer": i["customer"], "description": i["description"],
 		"metadata": i["metadata"], "payment_intent": i["id"], "payment_method": i["payment_method"], "status": "pending",
 	})
 	i["latest_charge"], i["last_payment_error"], i["next_action"] = ch["id"], nil, nil
-	o, token := methods[i.text("payment_method")]
+	o, token := stripe.Methods[i.text("payment_method")]
 	if !token {
-		o.status = statusSucceeded // of the methods that customers have saved
+		o.Status = statusSucceeded // of the methods that customers have saved
 	}
 	back := c.params.Get("return_url")
-	if o.code == "" || o.status != "" && back != "" {
-		if o.status == statusRequiresAction {
+	if o.Code == "" || o.Status != "" && back != "" {
+		if o.Status == statusRequiresAction {
 			page := "http://" + c.Host + "/authenticate/" + i.text("id")
 			i["next_action"] = object{"type": "redirect_to_url", "redirect_to_url": object{"url": page, "return_url": back}}
 			i["_return_url"] = back
 		}
-		s.become(to, c, i, ch, o.status)
+		s.become(c, i, ch, o.Status)
 		return i, nil
 	}
-	failure := refuse(http.StatusPaymentRequired, o.code, "", "%s", o.message)
-	failure.object["decline_code"], failure.object["charge"], failure.executed = o.declineCode, ch["id"], true
+	failure := refuse(http.StatusPaymentRequired, o.Code, "", "%s", o.Message)
+	failure.object["decline_code"], failure.object["charge"] = o.Decline, ch["id"]
 	method := maps.Clone(stripe.Objects["payment_method"])
 	method["id"] = i["payment_method"]
 	failure.object["payment_method"] = method
 	i["last_payment_error"] = maps.Clone(failure.object)
-	s.become(to, c, i, ch, statusRequiresMethod)
+	s.become(c, i, ch, statusRequiresMethod)
 	failure.object["payment_intent"] = i.shown()
-	return nil, failure
+	return failure, nil
 }
 
-// become adds to a change what an intent and its attempt, if it had one, have become, and the event.
-func (s *Sandbox) become(to *change, c *call, i, ch object, status string) {
+// become puts what an intent and its attempt, if it had one, have become, and the event.
+func (s *Sandbox) become(c *call, i, ch object, status string) {
 	kind := status
 	switch i["status"] = status; status {
 	case statusProcessing:
@@ -131,36 +131,36 @@ func (s *Sandbox) become(to *change, c *call, i, ch object, status string) {
 		}
 	}
 	if ch != nil {
-		to.put(ch)
+		c.put(ch)
 	}
-	to.put(i)
-	s.emit(to, c, "payment_intent."+kind, i)
+	c.put(i)
+	s.emit(c, "payment_intent."+kind, i)
 }
 
 // cancelIntent cancels an intent: nothing can be captured by it afterwards.
-func (s *Sandbox) cancelIntent(c *call, to *change, i object) (any, error) {
+func (s *Sandbox) cancelIntent(c *call, i object) (any, error) {
 	switch i["status"] {
 	case statusProcessing, statusSucceeded, statusCanceled:
-		return nil, unexpected(i, "cancel")
+		return unexpected(i, "cancel"), nil
 	}
 	i["canceled_at"], i["next_action"] = s.options.Now().Unix(), nil
 	if reason := c.params.Get("cancellation_reason"); reason != "" {
 		i["cancellation_reason"] = reason
 	}
-	s.become(to, c, i, nil, statusCanceled)
+	s.become(c, i, nil, statusCanceled)
 	return i, nil
 }
 
 // settle lets the intents succeed whose processing time is over. The lock is held.
 func (s *Sandbox) settle() error {
-	to := &change{}
+	c := &call{}
 	for id := range s.books.processing {
 		i := s.books.get("payment_intent", id)
 		if i.number("_settles") <= s.options.Now().UnixNano() {
-			s.become(to, nil, i, s.books.get("charge", i.text("latest_charge")), statusSucceeded)
+			s.become(c, i, s.books.get("charge", i.text("latest_charge")), statusSucceeded)
 		}
 	}
-	return s.record(to)
+	return s.books.record(c.changed)
 }
 
 const authenticationPage = `<!doctype html><title>3-D Secure</title><h1>3-D Secure of the sandbox</h1>
@@ -176,7 +176,7 @@ func (s *Sandbox) showAuthentication(w http.ResponseWriter, _ *http.Request) {
 
 // authenticate is POST /authenticate/{id} with outcome=succeeded or failed: what the customer does on the page.
 // It sends the customer back to the shop's return_url, as Stripe does.
-func (s *Sandbox) authenticate(c *call, to *change, i object) (any, error) {
+func (s *Sandbox) authenticate(c *call, i object) (any, error) {
 	if i["status"] != statusRequiresAction {
 		return nil, unexpected(i, "authenticate")
 	}
@@ -200,6 +200,6 @@ func (s *Sandbox) authenticate(c *call, to *change, i object) (any, error) {
 	query.Set("redirect_status", outcome)
 	back.RawQuery = query.Encode()
 	i["next_action"] = nil
-	s.become(to, nil, i, s.books.get("charge", i.text("latest_charge")), status)
-	return back, nil
+	s.become(c, i, s.books.get("charge", i.text("latest_charge")), status)
+	return answer{status: http.StatusSeeOther, location: back.String()}, nil
 }

@@ -8,12 +8,12 @@ import (
 )
 
 // createRefund refunds part of a capture, or all that is left of it.
-func (s *Sandbox) createRefund(c *call, to *change) (any, error) {
+func (s *Sandbox) createRefund(c *call) (any, error) {
 	i, err := s.intentOf(c.params.Get("payment_intent"))
 	if err != nil {
 		return nil, err
 	}
-	return s.refund(to, c, i, c.params.number("amount"), c.params.metadata())
+	return s.refund(c, i, c.params.number("amount"), c.params.metadata())
 }
 
 // intentOf is the intent that a parameter names.
@@ -24,31 +24,26 @@ func (s *Sandbox) intentOf(id string) (object, error) {
 	return nil, noSuch(http.StatusBadRequest, "payment_intent", "payment_intent", id)
 }
 
-// refund refunds an amount of an intent, or all that is left where it is 0. A nil call means that no
-// request to the provider's API asked for it.
-func (s *Sandbox) refund(to *change, c *call, i object, amount int64, named map[string]string) (any, error) {
+// refund refunds an amount of an intent, or all that is left where it is 0.
+func (s *Sandbox) refund(c *call, i object, amount int64, named map[string]string) (any, error) {
 	ch := s.books.get("charge", i.text("latest_charge"))
 	if refused := refundable(ch, amount); refused != nil {
-		refused.executed = true
-		return nil, refused
+		return refused, nil //nolint:nilerr // it is what the request came to, and is saved
 	}
 	amount = cmp.Or(amount, ch.number("amount_captured")-ch.number("amount_refunded"))
 	r := s.newObject("refund", "re_", object{
 		"amount": amount, "charge": ch["id"], "currency": ch["currency"], "metadata": named,
-		"payment_intent": i["id"], "status": statusSucceeded,
+		"payment_intent": i["id"], "status": statusSucceeded, "reason": c.params.Get("reason"),
 	})
-	if c != nil && c.params.Has("reason") {
-		r["reason"] = c.params.Get("reason")
-	}
-	if ch["payment_method"] == methodRefundFail {
+	if ch["payment_method"] == "pm_card_refundFail" {
 		r["status"], r["failure_reason"] = statusFailed, "expired_or_canceled_card"
 	} else {
 		ch["amount_refunded"] = ch.number("amount_refunded") + amount
 		ch["refunded"] = ch.number("amount_refunded") == ch.number("amount")
-		to.put(ch)
-		s.emit(to, c, "charge.refunded", ch)
+		c.put(ch)
+		s.emit(c, "charge.refunded", ch)
 	}
-	to.put(r)
+	c.put(r)
 	return r, nil
 }
 
@@ -74,8 +69,8 @@ type outside struct {
 }
 
 // outside serves such a call about an intent that captured.
-func (s *Sandbox) outside(do func(to *change, i object, body outside) (any, error)) endpoint {
-	return func(c *call, to *change) (any, error) {
+func (s *Sandbox) outside(do func(c *call, i object, body outside) (any, error)) endpoint {
+	return func(c *call) (any, error) {
 		var body outside
 		if err := c.json(&body); err != nil {
 			return nil, err
@@ -87,13 +82,13 @@ func (s *Sandbox) outside(do func(to *change, i object, body outside) (any, erro
 		if err != nil {
 			return nil, err
 		}
-		return do(to, i, body)
+		return do(c, i, body)
 	}
 }
 
 // refundOutside refunds as the provider's dashboard does, without metadata of payonce. Repeating a call with
 // the same amount does nothing.
-func (s *Sandbox) refundOutside(to *change, i object, body outside) (any, error) {
+func (s *Sandbox) refundOutside(c *call, i object, body outside) (any, error) {
 	if body.Amount < 1 {
 		return nil, invalid("", "amount", "The amount is %d: give minor units of 1 or more.", body.Amount)
 	}
@@ -102,7 +97,7 @@ func (s *Sandbox) refundOutside(to *change, i object, body outside) (any, error)
 	}); known != nil {
 		return known, nil
 	}
-	return s.refund(to, nil, i, body.Amount, map[string]string{})
+	return s.refund(c, i, body.Amount, map[string]string{})
 }
 
 const (
@@ -111,9 +106,9 @@ const (
 	disputeFee  = 1500 // minor units of the charge's currency
 )
 
-// dispute opens a dispute of all that an intent captured, once, and with an outcome, won or lost, ends it;
-// another outcome ends it otherwise. Repeating a call does nothing.
-func (s *Sandbox) dispute(to *change, i object, body outside) (any, error) {
+// dispute opens a dispute of all that an intent captured, once, and with an outcome, won or lost, ends it, also one
+// that has ended otherwise. The money moves if the loser has it. Repeating a call does nothing.
+func (s *Sandbox) dispute(c *call, i object, body outside) (any, error) {
 	if !slices.Contains([]string{"", disputeWon, disputeLost}, body.Outcome) {
 		return nil, invalid("", "outcome", "The outcome is %q: give won, lost or none.", body.Outcome)
 	}
@@ -123,48 +118,38 @@ func (s *Sandbox) dispute(to *change, i object, body outside) (any, error) {
 			"amount": i["amount"], "charge": i["latest_charge"], "currency": i["currency"],
 			"payment_intent": i["id"], "status": "needs_response",
 		})
-		move(d, -1)
-		s.emit(to, nil, "charge.dispute.created", d)
-		s.emit(to, nil, "charge.dispute.funds_withdrawn", d)
+		moved := move(d)
+		s.emit(c, "charge.dispute.created", d)
+		s.emit(c, moved, d)
 	}
 	if body.Outcome != "" && d["status"] != body.Outcome {
-		s.endDispute(to, d, body.Outcome)
+		moved := ""
+		if all, _ := d["balance_transactions"].([]any); (len(all)%2 == 1) == (body.Outcome == disputeWon) {
+			moved = move(d)
+		}
+		d["status"] = body.Outcome
+		s.emit(c, "charge.dispute.closed", d)
+		if moved != "" {
+			s.emit(c, moved, d)
+		}
 	}
-	to.put(d)
+	c.put(d)
 	return d, nil
 }
 
-// endDispute ends a dispute, also one that has ended otherwise. The money moves if the loser has it.
-func (s *Sandbox) endDispute(to *change, d object, outcome string) {
-	kind := ""
-	switch taken := len(movements(d))%2 == 1; {
-	case outcome == disputeWon && taken:
-		move(d, 1)
-		kind = "charge.dispute.funds_reinstated"
-	case outcome == disputeLost && !taken:
-		move(d, -1)
-		kind = "charge.dispute.funds_withdrawn"
-	}
-	d["status"] = outcome
-	s.emit(to, nil, "charge.dispute.closed", d)
-	if kind != "" {
-		s.emit(to, nil, kind, d)
-	}
-}
-
-// movements are the balance transactions of a dispute: the first one took amount and fee, the second gave
-// them back, and so on.
-func movements(d object) []any {
+// move moves the money of a dispute, and returns its event. The first balance transaction takes amount and fee,
+// the second gives them back, and so on.
+func move(d object) (event string) {
 	all, _ := d["balance_transactions"].([]any)
-	return all
-}
-
-// move moves the money: -1 takes it, 1 gives it back.
-func move(d object, sign int64) {
-	amount, all := d.number("amount"), movements(d)
+	sign, event := int64(-1), "charge.dispute.funds_withdrawn"
+	if len(all)%2 == 1 {
+		sign, event = 1, "charge.dispute.funds_reinstated"
+	}
+	amount := sign * d.number("amount")
 	d["balance_transactions"] = append(slices.Clip(all), object{
 		"id": fmt.Sprintf("txn_%s_%d", d["id"], len(all)+1), "object": "balance_transaction", "type": "adjustment",
-		"source": d["id"], "currency": d["currency"], "amount": sign * amount, "fee": -sign * disputeFee,
-		"net": sign * (amount + disputeFee), "created": d["created"],
+		"source": d["id"], "currency": d["currency"], "amount": amount, "fee": -sign * disputeFee,
+		"net": amount + sign*disputeFee, "created": d["created"],
 	})
+	return event
 }

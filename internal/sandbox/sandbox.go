@@ -1,42 +1,33 @@
-// Package sandbox stands for the services outside payonce: a payment provider that
-// speaks enough of Stripe's API for its Go client, and a merchant's webhook
-// receiver. Both keep records of their own and fail on demand. The package shares no
-// table and no rule with payonce, so its records are independent evidence.
+// Package sandbox stands for the services outside payonce: a payment provider that speaks enough of Stripe's API
+// for its clients, and a merchant's webhook receiver. It shares no table and no rule with payonce, so its records
+// are independent evidence.
 //
 // It promises, as Stripe does:
 //
-//   - An idempotency key leads to one execution. The same key with the same
-//     parameters is answered with the saved bytes, a saved 500 included; with
-//     other parameters it is refused; while the first request is in flight it is
-//     answered 409. The effect, its events and the saved answer are one change.
-//   - A result is saved once execution has begun. A request that is refused
-//     before (validation, unknown objects, a key in use) is not saved.
+//   - An idempotency key leads to one execution. The same key with the same parameters is answered with the saved
+//     bytes, a saved 500 included; with other parameters it is refused; in flight it is answered 409. The effect,
+//     its events and the saved answer are one change. A request that is refused before execution is not saved.
 //   - Keys are forgotten after 24 hours (forget_keys_after), and are new then.
 //   - An intent captures at most once, and refunds never exceed the capture.
 //   - Every event is kept and sent, signed, until the receiver answers 2xx.
 //
 // The records are in memory, and each change of them is a line of a file, if there is one: they survive a
-// SIGKILL with it. One sandbox at a time uses a file. docs/reference/sandbox.md has what it imitates, where it
-// departs from Stripe, and the control calls.
-//
-// Faults apply to requests to the provider and to the shop, not to control calls and not to the events that it
-// sends. A connection is cut before anything was decided or after everything was recorded. A drawn 500 happens
-// before the effect or after it, half and half, and is saved under the key; a replayed answer does not become
-// a 500. A delayed request has its key in flight and is executed even if its client has gone. Keys in flight
-// and faults end with the process.
-//
-// Amounts, in the records too, are in the minor units of Stripe: 5 ISK are 500.
+// SIGKILL with it. docs/reference/sandbox.md has what it imitates, where it departs from Stripe, its faults and
+// its control calls. Amounts, in the records too, are in the minor units of Stripe: 5 ISK are 500.
 //
 // Stripe's own stub keeps no payments, so no library serves; a program of its own, it is a part of no other.
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"os"
 	"sync"
 	"time"
 
@@ -64,16 +55,14 @@ type Options struct {
 type Sandbox struct {
 	options  Options
 	shop     *standardwebhooks.Webhook
-	client   *http.Client
-	faults   faults
-	inFlight sync.Map // the idempotency keys of requests in flight
 	handler  http.Handler
-	wake     chan struct{} // an event was recorded
 	draining context.Context
 
-	mu      sync.Mutex // of what follows
-	books   *books
-	journal *journal
+	mu       sync.Mutex // of what follows
+	books    *books
+	inFlight map[string]bool // the idempotency keys of requests in flight
+	plan     plan            // the faults in force, which end with the process
+	random   *rand.Rand
 
 	// Drain ends all present and future delays, so that delayed requests are executed
 	// at once when the server shuts down.
@@ -83,23 +72,11 @@ type Sandbox struct {
 // New returns a sandbox with the records of its file. Its errors are sentences
 // that name the environment variable to change. Close closes the file.
 func New(o Options) (_ *Sandbox, err error) {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if o.ProcessingTime <= 0 {
-		o.ProcessingTime = 2 * time.Second
-	}
-	s := &Sandbox{options: o, wake: make(chan struct{}, 1), books: &books{
-		objects: map[string]object{}, ids: map[string][]string{},
-		processing: map[string]bool{}, unsent: map[string]*delivery{},
-	}}
-	s.client = &http.Client{
-		Timeout:       sendDeadline,
-		Transport:     &http.Transport{MaxIdleConnsPerHost: senders, IdleConnTimeout: time.Minute},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	o.ProcessingTime = cmp.Or(o.ProcessingTime, 2*time.Second)
+	s := &Sandbox{options: o, inFlight: map[string]bool{}}
 	s.draining, s.Drain = context.WithCancel(context.Background())
-	s.faults.set(plan{}, keyRetention)
+	s.follow(plan{keep: keyRetention})
 	if u, err := url.Parse(o.WebhookURL); o.WebhookURL != "" && (err != nil || u.Host == "") {
 		return nil, fmt.Errorf("STRIPE_WEBHOOK_URL is %q: set it to an http or https address", o.WebhookURL)
 	}
@@ -114,58 +91,39 @@ func New(o Options) (_ *Sandbox, err error) {
 		s.shop = shop
 	}
 	s.handler = s.routes()
-	s.journal, err = openJournal(o.File, s.books.apply)
+	s.books, err = openBooks(o.File)
 	return s, err
 }
 
 // Close closes the file. Nothing may be in flight.
-func (s *Sandbox) Close() error { return s.journal.close() }
-
-// decide makes one decision at a time. do reads the records and fills the change, which is
-// written, and then applied to them. After an error nothing has changed.
-func (s *Sandbox) decide(do func(*change) (answer, error)) (a answer, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.settle(); err != nil {
-		return a, err
-	}
-	c := &change{}
-	if a, err = do(c); err != nil {
-		return answer{}, err
-	}
-	return a, s.record(c)
-}
-
-// arrive counts a request to the provider, whatever becomes of it.
-func (s *Sandbox) arrive() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.record(&change{Arrived: true})
-}
-
-// record writes a change and applies it. The lock is held.
-func (s *Sandbox) record(c *change) error {
-	written, err := s.journal.append(c)
-	if err != nil {
+func (s *Sandbox) Close() error {
+	if err := s.books.file.Close(); s.options.File != "" && !errors.Is(err, os.ErrClosed) {
 		return err
-	}
-	before := len(s.books.unsent)
-	if s.books.apply(written); len(s.books.unsent) > before {
-		select {
-		case s.wake <- struct{}{}:
-		default: // Deliver is about to look
-		}
 	}
 	return nil
 }
 
+// decide makes one decision at a time. What objects become by it is written, and then applied to the records.
+func (s *Sandbox) decide(c *call, run endpoint) (shown any, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.settle(); err != nil {
+		return nil, err
+	}
+	if shown, err = s.once(c, run); err != nil {
+		return nil, err
+	}
+	return shown, s.books.record(c.changed)
+}
+
 func (s *Sandbox) routes() http.Handler {
 	mux := http.NewServeMux()
+	account := func(*call) (any, error) { return stripe.Objects["account"], nil } // the one, whatever the key
 	for _, route := range []struct {
 		pattern, parameters string
 		run                 endpoint
 	}{
-		{"GET /v1/account", "", retrieveAccount},
+		{"GET /v1/account", "", account},
 		{"POST /v1/payment_intents", ofCreation, s.createIntent},
 		{"GET /v1/payment_intents", ofPage, s.list("payment_intent")},
 		{"GET /v1/payment_intents/{id}", "", s.about("payment_intent", "intent", retrieve)},
@@ -183,7 +141,7 @@ func (s *Sandbox) routes() http.Handler {
 	} {
 		mux.HandleFunc(route.pattern, s.provider(route.parameters, route.run))
 	}
-	alive := func(*call, *change) (any, error) { return struct{}{}, nil }
+	alive := func(*call) (any, error) { return struct{}{}, nil }
 	for pattern, run := range map[string]endpoint{
 		"GET /books": s.getBooks, "PUT /faults": s.putFaults, "DELETE /faults": s.deleteFaults,
 		"POST /dispute": s.outside(s.dispute), "POST /refund": s.outside(s.refundOutside),
@@ -198,8 +156,7 @@ func (s *Sandbox) routes() http.Handler {
 	return mux
 }
 
-// ServeHTTP serves the provider (/v1), the shop (/shop/webhooks) and the
-// control calls.
+// ServeHTTP serves the provider (/v1), the shop (/shop/webhooks) and the control calls.
 func (s *Sandbox) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
 // settings are the program's environment.

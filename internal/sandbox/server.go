@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -15,21 +16,27 @@ import (
 	"github.com/payonce/payonce/internal/loop"
 )
 
-// call is one request, as it was read.
+// call is one request, as it was read, and what it does. One that no request of the provider's API made has no id.
 type call struct {
 	*http.Request
 
 	id      string
 	body    []byte
 	params  params
+	names   string   // of the parameters that there are
 	key     string   // the Idempotency-Key of a call of the provider that changes something
 	refusal *refusal // of what could not be read
 	fault   fault
+	changed []object // what objects become by the call
 }
 
-// endpoint answers a call by a decision. It reads the records, fills the change, and returns what to show.
-// After an error nothing has changed, unless it is a refusal that was executed.
-type endpoint func(c *call, to *change) (any, error)
+// put notes what an object becomes.
+func (c *call) put(o object) { c.changed = append(c.changed, maps.Clone(o)) }
+
+// endpoint answers a call by a decision. It reads the records, puts what changes, and returns what to show, which
+// may be a refusal that the request came to, such as a decline. After an error nothing has changed, and nothing is
+// saved.
+type endpoint func(c *call) (any, error)
 
 // answer is a response as it is saved and sent.
 type answer struct {
@@ -40,17 +47,14 @@ type answer struct {
 }
 
 // render makes an answer of what an endpoint returned.
-func render(shown any, e *refusal) answer {
+func render(shown any) answer {
 	status := http.StatusOK
-	if shown == nil && e == nil {
-		return answer{status: http.StatusNoContent}
-	}
-	if next, is := shown.(*url.URL); is {
-		return answer{status: http.StatusSeeOther, location: next.String()}
-	}
-	if e != nil {
-		status, shown = e.status, object{"error": e.object}
-	} else if o, is := shown.(object); is {
+	switch o := shown.(type) {
+	case answer:
+		return o
+	case *refusal:
+		status, shown = o.status, object{"error": o.object}
+	case object:
 		shown = o.shown()
 	}
 	body, _ := json.MarshalIndent(shown, "", "  ") // objects, plans and empty structs have no error
@@ -59,7 +63,7 @@ func render(shown any, e *refusal) answer {
 
 // read reads the whole request.
 func read(r *http.Request) *call {
-	c := &call{Request: r, id: newID("req_")}
+	c := &call{Request: r}
 	var err error
 	if c.body, err = io.ReadAll(io.LimitReader(r.Body, bodyLimit+1)); err != nil || len(c.body) > bodyLimit {
 		c.refusal = refuse(http.StatusRequestEntityTooLarge, "", "", "The body must have at most %d bytes.", bodyLimit)
@@ -81,35 +85,45 @@ func (c *call) json(v any) error {
 	return nil
 }
 
-// provider serves a call of the provider with these parameters. Its idempotency key is in flight from
-// before it is counted until its answer is decided.
+// provider serves a call of the provider with these parameters.
 func (s *Sandbox) provider(parameters string, run endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := read(r)
-		c.fault = s.faults.draw()
+		c.names = parameters
 		c.readForm()
 		w.Header().Set("Request-Id", c.id)
 		if c.key != "" {
 			w.Header().Set("Idempotency-Key", c.key)
-			if _, rival := s.inFlight.LoadOrStore(c.key, true); rival {
-				c.fault.slow = 0
-				c.refusal = refuse(http.StatusConflict, "idempotency_key_in_use", "",
-					"Another request with the idempotency key '%s' is in flight. Try again later.", c.key)
-			} else {
-				defer s.inFlight.Delete(c.key)
-			}
 		}
-		if err := s.arrive(); err != nil {
-			s.reply(w, answer{}, err)
+		defer s.leave(c)
+		if err := s.arrive(c); err != nil {
+			s.reply(w, nil, err)
 			return
 		}
-		s.serve(w, c, func(c *call, to *change) (any, error) {
-			if e := c.params.check(parameters); e != nil {
-				return nil, e
-			}
-			return run(c, to)
-		})
+		s.serve(w, c, run)
 	}
+}
+
+// arrive draws a call's fault and counts the call, whatever becomes of it. Its idempotency key is in flight from
+// then on, until leave.
+func (s *Sandbox) arrive(c *call) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.fault = s.draw()
+	if c.key != "" && s.inFlight[c.key] {
+		c.fault.Slow.P = 0
+		c.refusal = refuse(http.StatusConflict, "idempotency_key_in_use", "",
+			"Another request with the idempotency key '%s' is in flight. Try again later.", c.key)
+		c.key = ""
+	}
+	s.inFlight[c.key] = true
+	return s.books.record([]object{s.books.counted("requests")})
+}
+
+func (s *Sandbox) leave(c *call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.inFlight, c.key)
 }
 
 // readForm reads the secret key, which protects nothing, and the parameters. A refused request has no
@@ -120,7 +134,7 @@ func (c *call) readForm() {
 		encoded = string(c.body)
 	}
 	values, err := url.ParseQuery(encoded)
-	c.params = params{values}
+	c.id, c.params = newID("req_"), params{values}
 	switch {
 	case !strings.HasPrefix(c.Header.Get("Authorization"), "Bearer sk_test_"):
 		c.refusal = refuse(http.StatusUnauthorized, "", "", "No valid API key was given: send a bearer sk_test_...")
@@ -136,48 +150,53 @@ var errCut = errors.New("the connection is cut")
 
 // serve answers a call, under its fault. It is executed even if its client has gone.
 func (s *Sandbox) serve(w http.ResponseWriter, c *call, run endpoint) {
-	loop.Pause(s.draining, c.fault.slow, nil)
-	a, err := answer{}, errCut
-	if !c.fault.cutBefore {
-		a, err = s.decide(func(to *change) (answer, error) { return s.once(c, to, run) })
+	f := c.fault
+	if f.slow < f.Slow.P {
+		loop.Pause(s.draining, time.Duration(f.Slow.MS)*time.Millisecond, nil)
 	}
-	if c.fault.cutAfter {
+	shown, err := any(nil), errCut
+	if f.before >= f.DropBefore {
+		shown, err = s.decide(c, run)
+	}
+	if f.after < f.DropAfter {
 		err = errCut
 	}
-	s.reply(w, a, err)
+	s.reply(w, shown, err)
 }
 
 // once replays the answer under the call's key, or executes the call and saves its answer. A
 // drawn 500 replaces the answer: before, nothing is executed; after, everything is. The key
 // leads to it from then on.
-func (s *Sandbox) once(c *call, to *change, run endpoint) (answer, error) {
+func (s *Sandbox) once(c *call, run endpoint) (any, error) {
 	if c.refusal != nil {
-		return answer{}, c.refusal
+		return nil, c.refusal
 	}
 	known := s.books.get("saved", "key "+c.key)
-	if known != nil && s.options.Now().Sub(time.Unix(0, known.number("_at"))) < c.fault.keepKeys {
+	if known != nil && s.options.Now().Sub(time.Unix(0, known.number("_at"))) < c.fault.keep {
 		if known["fingerprint"] != c.fingerprint() {
 			e := invalid("", "", "The idempotency key '%s' was first used with another path or other parameters.", c.key)
 			e.object["type"] = typeIdempotency
-			return answer{}, e
+			return nil, e
 		}
-		to.Replayed = true
+		c.put(s.books.counted("duplicates_suppressed"))
 		return answer{status: int(known.number("status")), body: known.text("body"), replayOf: known.text("request")}, nil
 	}
-	shown, err := run(c, to)
-	e, refused := errors.AsType[*refusal](err)
-	if err != nil && (!refused || !e.executed) {
-		return answer{}, err
+	if e := c.params.check(c.names); e != nil {
+		return nil, e
 	}
-	if c.fault.errorBefore {
-		*to = change{}
+	shown, err := run(c)
+	if err != nil {
+		return nil, err
 	}
-	if c.fault.errorBefore || c.fault.errorAfter {
-		e = refuse(http.StatusInternalServerError, "", "", "An error occurred on the provider's side (error_500).")
+	if f := c.fault; f.fails < f.Error500 {
+		if f.half >= 0.5 {
+			c.changed = nil
+		}
+		shown = refuse(http.StatusInternalServerError, "", "", "An error occurred on the provider's side (error_500).")
 	}
-	a := render(shown, e)
+	a := render(shown)
 	if c.key != "" {
-		to.put(s.newObject("saved", "", object{
+		c.put(s.newObject("saved", "", object{
 			"id": "key " + c.key, "fingerprint": c.fingerprint(), "request": c.id, "status": a.status, "body": a.body,
 			"_at": s.options.Now().UnixNano(),
 		}))
@@ -188,8 +207,8 @@ func (s *Sandbox) once(c *call, to *change, run endpoint) (answer, error) {
 // fingerprint is what must be equal in a request that repeats a key.
 func (c *call) fingerprint() string { return c.Method + " " + c.URL.Path + "?" + c.params.Encode() }
 
-// reply writes the answer, or the error as one.
-func (s *Sandbox) reply(w http.ResponseWriter, a answer, err error) {
+// reply writes what is shown, or the error as an answer.
+func (s *Sandbox) reply(w http.ResponseWriter, shown any, err error) {
 	if errors.Is(err, errCut) {
 		panic(http.ErrAbortHandler) // by which the server closes the connection
 	}
@@ -199,8 +218,9 @@ func (s *Sandbox) reply(w http.ResponseWriter, a answer, err error) {
 			s.options.Logger.Error("request failed", "request_id", w.Header().Get("Request-Id"), "error", err)
 			e = refuse(http.StatusServiceUnavailable, "", "", "The sandbox cannot write its journal. Try again later.")
 		}
-		a = render(nil, e)
+		shown = e
 	}
+	a := render(shown)
 	if a.replayOf != "" {
 		w.Header().Set("Idempotent-Replayed", "true")
 		w.Header().Set("Original-Request", a.replayOf)
@@ -213,13 +233,11 @@ func (s *Sandbox) reply(w http.ResponseWriter, a answer, err error) {
 	_, _ = io.WriteString(w, a.body) // the client may have gone; the outcome stands
 }
 
-// refusal is Stripe's error. As the error of an endpoint it means that nothing was executed and nothing is
-// saved, unless it is executed: then it is what the request came to, such as a decline.
+// refusal is Stripe's error.
 type refusal struct {
 	object
 
-	status   int
-	executed bool
+	status int
 }
 
 func (e *refusal) Error() string { return fmt.Sprintf("%d %v", e.status, e.object) }
@@ -265,6 +283,6 @@ func noSuch(status int, kind, param, id string) *refusal {
 func unexpected(i object, verb string) *refusal {
 	e := invalid("payment_intent_unexpected_state", "",
 		"You cannot %s this PaymentIntent because it has a status of %s.", verb, i["status"])
-	e.object["payment_intent"], e.executed = i.shown(), true
+	e.object["payment_intent"] = i.shown()
 	return e
 }

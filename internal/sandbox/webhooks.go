@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
@@ -20,54 +21,41 @@ import (
 	"github.com/payonce/payonce/internal/loop"
 )
 
-// emit adds an event about a record to the change that caused it. A nil call means that no
-// request to the provider's API caused it.
-func (s *Sandbox) emit(to *change, c *call, kind string, subject object) {
-	request := object{"id": nil, "idempotency_key": nil}
-	if c != nil {
-		request["id"] = c.id
-		if c.key != "" {
-			request["idempotency_key"] = c.key
-		}
-	}
-	data := object{"object": subject.shown()}
-	to.put(s.newObject("event", "evt_", object{"type": kind, "data": data, "request": request}))
+// emit puts an event about a record.
+func (s *Sandbox) emit(c *call, kind string, subject object) {
+	c.put(s.newObject("event", "evt_", object{"type": kind, "data": object{"object": subject.shown()}}))
 }
 
 const (
-	sendDeadline = 5 * time.Second // of one delivery
-	senders      = 8               // events that are sent at the same time
-	claimSize    = 64              // events of one round
-	// Failed deliveries are sent again after retryBase, doubling up to retryCap.
-	retryBase = 200 * time.Millisecond
-	retryCap  = time.Minute
-	// pollEvery bounds how late a retry or a settlement is.
-	pollEvery = 250 * time.Millisecond
+	sendDeadline = 5 * time.Second        // of one delivery
+	senders      = 8                      // events that are sent at the same time
+	claimSize    = 64                     // events of one round
+	pollEvery    = 50 * time.Millisecond  // bounds how late a delivery or a settlement is
+	retryBase    = 200 * time.Millisecond // between two deliveries of an event, doubling up to
+	retryCap     = time.Minute
 )
 
 // delivery is that of an event that was not taken.
 type delivery struct {
-	attempts int
-	due      time.Time
+	due   time.Time // zero before the first attempt
+	pause time.Duration
 }
 
-// Deliver sends events that are due and settles intents that are processing, until
-// ctx ends. Like Stripe's, events have no order and may arrive twice. Without a receiver
-// they are kept and not sent. It logs a failure and retries.
+// Deliver sends events that are due and settles intents that are processing, until ctx ends. Like Stripe's,
+// events have no order and may arrive twice. Without a receiver they are kept.
 func (s *Sandbox) Deliver(ctx context.Context) {
 	loop.Run(ctx, s.options.Logger, "events not delivered", func(ctx context.Context) (time.Duration, error) {
 		due, err := s.due()
-		if err != nil {
-			return 0, err
+		if err != nil || len(due) == 0 {
+			return pollEvery, err
 		}
-		if len(due) == 0 {
-			loop.Pause(ctx, pollEvery, s.wake)
-			return 0, nil
+		taken := s.send(ctx, due)
+		for _, e := range taken {
+			e["_taken"] = true
 		}
-		_, taken := s.send(ctx, due)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return 0, s.record(&change{Taken: taken})
+		return 0, s.books.record(taken)
 	})
 }
 
@@ -81,46 +69,47 @@ func (s *Sandbox) due() (due []object, err error) {
 	now := s.options.Now()
 	for id, d := range s.books.unsent {
 		if len(due) < claimSize && !d.due.After(now) {
-			due = append(due, s.books.objects[id])
-			d.due = now.Add(min(retryCap, retryBase<<min(d.attempts, 20)))
-			d.attempts++
+			due = append(due, s.books.get("event", id))
+			d.due, d.pause = now.Add(d.pause), min(2*d.pause, retryCap)
 		}
 	}
 	return due, nil
 }
 
-// send posts events, some at a time, until ctx ends or the sandbox drains. It returns how many it posted,
-// and the ids of those that were taken.
-func (s *Sandbox) send(ctx context.Context, all []object) (posted int, taken []string) {
-	outcomes := make([]string, len(all))
+// send posts events, some at a time, until ctx ends or the sandbox drains. It returns those that were taken.
+func (s *Sandbox) send(ctx context.Context, events []object) (taken []object) {
+	var mu sync.Mutex
 	var group errgroup.Group
 	group.SetLimit(senders)
-	for n, e := range all {
+	for _, e := range events {
 		if ctx.Err() != nil || s.draining.Err() != nil {
 			break
 		}
-		posted++
 		group.Go(func() error {
 			if s.post(ctx, e) {
-				outcomes[n] = e.text("id")
+				mu.Lock()
+				defer mu.Unlock()
+				taken = append(taken, e)
 			}
 			return nil
 		})
 	}
-	_ = group.Wait() // the outcomes say what failed
-	return posted, slices.DeleteFunc(outcomes, func(id string) bool { return id == "" })
+	_ = group.Wait() // what was not taken failed
+	return taken
 }
 
 // post sends one event, signed with the time of this attempt. Only a 2xx takes it.
 func (s *Sandbox) post(ctx context.Context, e object) (taken bool) {
-	body := render(e, nil).body
+	ctx, cancel := context.WithTimeout(ctx, sendDeadline)
+	defer cancel()
+	body := render(e).body
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.options.WebhookURL, strings.NewReader(body))
 	if err != nil {
 		return false
 	}
 	request.Header.Set("Content-Type", "application/json; charset=utf-8")
 	request.Header.Set("Stripe-Signature", signature(s.options.WebhookSecret, s.options.Now(), body))
-	response, err := s.client.Do(request)
+	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return false
 	}
@@ -143,8 +132,7 @@ const (
 )
 
 // duplicateWebhooks is POST /duplicate-webhooks: it sends every event that was sent so far once more, so many
-// times, and answers with how many were sent before repeatDeadline, and how many were taken. It decides
-// nothing, so it does not hold the lock while it sends.
+// times, until repeatDeadline, and answers with how many were taken. It does not hold the lock while it sends.
 func (s *Sandbox) duplicateWebhooks(w http.ResponseWriter, r *http.Request) {
 	var body struct {
 		Times int `json:"times"`
@@ -154,34 +142,37 @@ func (s *Sandbox) duplicateWebhooks(w http.ResponseWriter, r *http.Request) {
 		err = invalid("", "times", "times is %d: give a number from 1 to %d.", body.Times, timesMax)
 	}
 	if err != nil {
-		s.reply(w, answer{}, err)
+		s.reply(w, nil, err)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), repeatDeadline)
-	defer cancel()
 	s.mu.Lock()
 	var sent []object
 	for _, id := range s.books.ids["event"] {
-		if d := s.books.unsent[id]; d == nil || d.attempts > 0 {
+		if d := s.books.unsent[id]; d == nil || !d.due.IsZero() {
 			sent = append(sent, s.books.objects[id])
 		}
 	}
 	s.mu.Unlock()
-	posted, taken := s.send(ctx, slices.Repeat(sent, body.Times))
-	s.reply(w, render(object{"events": len(sent), "sent": posted, "delivered": len(taken)}, nil), nil)
+	ctx, cancel := context.WithTimeout(r.Context(), repeatDeadline)
+	defer cancel()
+	taken := s.send(ctx, slices.Repeat(sent, body.Times))
+	s.reply(w, object{"events": len(sent), "sent": len(sent) * body.Times, "delivered": len(taken)}, nil)
 }
 
 // receive serves the merchant's webhook receiver, which meets the faults too.
 func (s *Sandbox) receive(w http.ResponseWriter, r *http.Request) {
 	c := read(r)
-	if c.fault = s.faults.draw(); c.fault.shopDown {
+	s.mu.Lock()
+	c.fault = s.draw()
+	s.mu.Unlock()
+	if c.fault.ShopDown {
 		c.refusal = refuse(http.StatusServiceUnavailable, "", "", "The shop is down (shop_down).")
 	}
 	s.serve(w, c, s.notify)
 }
 
 // notify receives a webhook as Standard Webhooks advises: verify, dedupe by webhook-id, take effect, answer.
-func (s *Sandbox) notify(c *call, to *change) (any, error) {
+func (s *Sandbox) notify(c *call) (any, error) {
 	if s.shop == nil {
 		return nil, refuse(http.StatusServiceUnavailable, "", "", "SHOP_WEBHOOK_SECRET is not set.")
 	}
@@ -205,6 +196,6 @@ func (s *Sandbox) notify(c *call, to *change) (any, error) {
 		})
 	}
 	n["deliveries"] = n.number("deliveries") + 1
-	to.put(n)
+	c.put(n)
 	return struct{}{}, nil
 }

@@ -1,8 +1,10 @@
 package webhook
 
 import (
+	"cmp"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -24,53 +26,40 @@ func CheckURL(raw string) error {
 }
 
 func parse(raw string) (*url.URL, error) {
+	refuse := func(reason string) (*url.URL, error) { return nil, &TargetError{Reason: reason} }
 	if len(raw) > maxURLLength || !visible(raw) {
-		return nil, &TargetError{Reason: "the target is longer than 2048 characters or not printable ASCII"}
+		return refuse("the target is longer than 2048 characters or not printable ASCII")
 	}
 	u, err := url.Parse(raw)
+	if err != nil {
+		return refuse("the target is not a URL")
+	}
+	port, err := strconv.ParseUint(cmp.Or(u.Port(), "443"), 10, 16)
 	switch {
-	case err != nil:
-		return nil, &TargetError{Reason: "the target is not a URL"}
 	case u.Scheme != "http" && u.Scheme != "https":
-		return nil, &TargetError{Reason: "the target begins with neither http:// nor https://"}
+		return refuse("the target begins with neither http:// nor https://")
 	case u.User != nil:
-		return nil, &TargetError{Reason: "the target holds a user or a password"}
+		return refuse("the target holds a user or a password")
 	case u.Fragment != "" || strings.HasSuffix(raw, "#"):
-		return nil, &TargetError{Reason: "the target holds a fragment"}
-	}
-	if err := checkHost(u.Hostname()); err != nil {
-		return nil, err
-	}
-	if strings.HasSuffix(u.Host, ":") {
-		return nil, &TargetError{Reason: "the target's port is not between 1 and 65535"}
-	}
-	if p := u.Port(); p != "" {
-		if n, err := strconv.ParseUint(p, 10, 16); err != nil || n == 0 {
-			return nil, &TargetError{Reason: "the target's port is not between 1 and 65535"}
-		}
+		return refuse("the target holds a fragment")
+	case !isHost(u.Hostname()):
+		return refuse("the target's host is neither a name nor an address that every parser reads alike")
+	case err != nil || port == 0 || strings.HasSuffix(u.Host, ":"):
+		return refuse("the target's port is not between 1 and 65535")
 	}
 	return u, nil
 }
 
-func checkHost(host string) error {
+var hostName = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?$`)
+
+// isHost refuses addresses with a zone or of IPv4 within IPv6, and numbers that some parsers take for addresses.
+func isHost(host string) bool {
 	if a, err := netip.ParseAddr(host); err == nil {
-		if a.Is4In6() || a.Zone() != "" {
-			return &TargetError{Reason: "the target's address has a zone or maps IPv4 into IPv6"}
-		}
-		return nil
-	}
-	odd := func(r rune) bool {
-		return r != '-' && r != '_' && r != '.' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+		return !a.Is4In6() && a.Zone() == ""
 	}
 	name := strings.TrimSuffix(host, ".")
-	if name == "" || len(name) > 253 || strings.Contains("."+name+".", "..") || strings.IndexFunc(name, odd) >= 0 {
-		return &TargetError{Reason: "the target's host is neither a name nor an address"}
-	}
 	last := strings.ToLower(name[strings.LastIndexByte(name, '.')+1:])
-	if strings.Trim(last, "0123456789") == "" || strings.HasPrefix(last, "0x") {
-		return &TargetError{Reason: "the target's host is a number that is no address"}
-	}
-	return nil
+	return hostName.MatchString(host) && len(name) <= 253 && strings.Trim(last, "0123456789") != "" && !strings.HasPrefix(last, "0x")
 }
 
 func visible(s string) bool {
@@ -114,13 +103,10 @@ func newGuard(allow []netip.Prefix, deny ...ssrf.Option) *ssrf.Guardian {
 	return ssrf.New(append(deny, ssrf.WithAnyPort(), ssrf.WithAllowedV4Prefixes(v4...), ssrf.WithAllowedV6Prefixes(v6...))...)
 }
 
-// dialControl is the type of net.Dialer.Control. It runs after the name was
-// resolved and before the socket connects; its error prevents the connection.
-type dialControl = func(network, address string, socket syscall.RawConn) error
-
-// control refuses with reason what guard does not permit, and then asks next, if
-// there is one. The guard's own error is dropped: it holds the address.
-func control(guard *ssrf.Guardian, reason string, next dialControl) dialControl {
+// control refuses with reason what guard does not permit, and then asks next, if there is one. It is a
+// net.Dialer.Control: it runs after the name was resolved and before the socket connects, and its error prevents
+// the connection. The guard's own error is dropped: it holds the address.
+func control(guard *ssrf.Guardian, reason string, next func(string, string, syscall.RawConn) error) func(string, string, syscall.RawConn) error {
 	return func(network, address string, socket syscall.RawConn) error {
 		if guard.Safe(network, address, socket) != nil {
 			return &TargetError{Reason: reason}

@@ -4,29 +4,21 @@
 //
 // # Guarantees
 //
-//   - A delivery is one POST of the body as it is. It is signed with the time of
-//     this delivery (Standard Webhooks, HMAC-SHA256), so a receiver accepts a
-//     redelivery hours later, and by every secret of the message, in order. The
-//     webhook-id stays the same, so the receiver recognizes a redelivery.
-//   - nil means that the receiver answered 2xx. Every other result is exactly one
-//     of [TargetError] and [DeliveryError], or the error of the caller's context.
-//   - No connection is opened to an address that is not public, unless the
-//     operator allowed it (Config.AllowCIDRs). The address is checked when it is
-//     dialed, after the name was resolved, so a name that changes its address
-//     gains nothing. Redirects are not followed and no proxy is used.
-//   - Plain http goes to allowed addresses only. Everything else is https with
-//     a verified certificate.
-//   - A delivery ends within Config.Timeout and reads at most 64 KiB of headers
-//     and 64 KiB of body.
-//   - No error text holds the target's path, query or secret, nor an address
-//     that a name resolved to. What a receiver sends adds at most 200 bytes to it.
+//   - A delivery is one POST of the body as it is. It is signed by every secret of the message, in order, with the
+//     time of this delivery (Standard Webhooks, HMAC-SHA256), so a receiver accepts a redelivery hours later. The
+//     webhook-id stays the same, so the receiver recognizes it.
+//   - No connection is opened to an address that is not public, unless the operator allowed it
+//     (Config.AllowCIDRs). The address is checked when it is dialed, after the name was resolved. Redirects are not
+//     followed and no proxy is used. Plain http goes to allowed addresses only.
+//   - A delivery ends within Config.Timeout and reads at most 64 KiB of headers and 64 KiB of body.
+//   - No error text holds the target's path, query or secret, nor an address that a name resolved to. What a
+//     receiver sends adds at most 200 bytes to it.
 //
 // # Limits
 //
-// A webhook may arrive more than once: an answer can be lost after the receiver accepted
-// it. Any port of a public address may be chosen. A network that translates a public IPv6
-// prefix of its own to private IPv4 addresses (NAT64 with a prefix other than 64:ff9b::/96)
-// has to refuse these addresses itself.
+// A webhook may arrive more than once: an answer can be lost after the receiver accepted it. Any port of a public
+// address may be chosen. A network that translates a public IPv6 prefix of its own to private IPv4 addresses (NAT64
+// with a prefix other than 64:ff9b::/96) has to refuse these addresses itself.
 //
 // The libraries sign a webhook or judge an address, and none does both for a delivery. The command line checks
 // addresses by it too, so it is no part of fulfillment.
@@ -51,14 +43,11 @@ import (
 )
 
 const (
-	defaultTimeout  = 10 * time.Second
-	maxRetryAfter   = 24 * time.Hour
-	maxHeaderBytes  = 64 << 10
-	maxBodyBytes    = 64 << 10
-	maxErrorBytes   = 200
-	maxIdleConns    = 256
-	maxIdlePerHost  = 64
-	idleConnTimeout = 30 * time.Second
+	defaultTimeout = 10 * time.Second
+	maxRetryAfter  = 24 * time.Hour
+	maxHeaderBytes = 64 << 10
+	maxBodyBytes   = 64 << 10
+	maxErrorBytes  = 200
 )
 
 // Config says where webhooks may go and how long a delivery may take.
@@ -118,9 +107,9 @@ func transport(dialer *net.Dialer, guard *ssrf.Guardian, refusal string) *http.T
 	return &http.Transport{
 		// Proxy stays nil: a proxy would dial for us, unguarded.
 		DialContext:            guarded.DialContext,
-		MaxIdleConnsPerHost:    maxIdlePerHost,
-		MaxIdleConns:           maxIdleConns,
-		IdleConnTimeout:        idleConnTimeout,
+		MaxIdleConnsPerHost:    64,
+		MaxIdleConns:           256,
+		IdleConnTimeout:        30 * time.Second,
 		MaxResponseHeaderBytes: maxHeaderBytes,
 		DisableCompression:     true,
 	}
@@ -132,12 +121,9 @@ func (s *Sender) Close() {
 	s.plain.CloseIdleConnections()
 }
 
-// Deliver sends the webhook once. It returns nil when the receiver has answered
-// 2xx.
-//
-// A [TargetError] repeats until the target or its secret changes. After a
-// [DeliveryError] the receiver may have accepted the webhook; a later attempt may
-// succeed.
+// Deliver sends the webhook once. It returns nil when the receiver has answered 2xx, else the error of ctx, or a
+// [TargetError], which repeats until the target or its secret changes, or a [DeliveryError]: then the receiver may
+// have accepted the webhook, and a later attempt may succeed.
 func (s *Sender) Deliver(ctx context.Context, m Message) error {
 	if err := s.deliver(ctx, m); err != nil {
 		return fmt.Errorf("deliver webhook %s: %w", m.ID, err)
@@ -202,10 +188,7 @@ func (s *Sender) sign(ctx context.Context, target *url.URL, m Message) (*http.Re
 	if err != nil {
 		return nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewReader(m.Body))
-	if err != nil {
-		return nil, &TargetError{Reason: "the target is not a URL"}
-	}
+	req, _ := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewReader(m.Body)) // parse read it
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "payonce")
 	req.Header.Set(standardwebhooks.HeaderWebhookID, m.ID)
@@ -217,22 +200,15 @@ func (s *Sender) sign(ctx context.Context, target *url.URL, m Message) (*http.Re
 // signatures returns one signature for each secret: a receiver that knows any one
 // of them can verify the webhook. An unusable secret is left out if another signs.
 func signatures(m Message, at time.Time) (string, error) {
-	refusal := error(&TargetError{Reason: "the webhook has no secret"})
 	var list []string
 	for _, secret := range m.Secrets {
-		signer, err := newSigner(secret)
-		if err != nil {
-			refusal = err
-			continue
+		if signer, err := newSigner(secret); err == nil {
+			signature, _ := signer.Sign(m.ID, at, m.Body) // has no error
+			list = append(list, signature)
 		}
-		signature, err := signer.Sign(m.ID, at, m.Body)
-		if err != nil {
-			return "", &TargetError{Reason: "the webhook cannot be signed"}
-		}
-		list = append(list, signature)
 	}
 	if len(list) == 0 {
-		return "", refusal
+		return "", &TargetError{Reason: "the webhook has no secret that is whsec_ and base64"}
 	}
 	return strings.Join(list, " "), nil
 }
@@ -240,20 +216,15 @@ func signatures(m Message, at time.Time) (string, error) {
 // CheckSecret returns a [TargetError], without the secret in its text, unless the
 // secret is whsec_ and base64.
 func CheckSecret(secret string) error {
-	if !strings.HasPrefix(secret, "whsec_") || !visible(secret) {
-		return errSecret()
-	}
 	_, err := newSigner(secret)
 	return err
 }
 
-func errSecret() error { return &TargetError{Reason: "the webhook secret is not whsec_ and base64"} }
-
-// newSigner refuses an empty secret, which the library accepts.
+// newSigner refuses what the library accepts beside whsec_ and base64.
 func newSigner(secret string) (*standardwebhooks.Webhook, error) {
 	signer, err := standardwebhooks.NewWebhook(secret)
-	if err != nil || secret == "" || secret == "whsec_" {
-		return nil, errSecret()
+	if err != nil || !strings.HasPrefix(secret, "whsec_") || secret == "whsec_" || !visible(secret) {
+		return nil, &TargetError{Reason: "the webhook secret is not whsec_ and base64"}
 	}
 	return signer, nil
 }
