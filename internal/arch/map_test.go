@@ -14,7 +14,7 @@ type rule struct {
 const (
 	// strict are packages whose tests import no more than they do. Other tests may import
 	// what they need, such as a database.
-	strict = "domain e2e e2e/failover internal/openapi internal/robustness/demo internal/robustness/harness"
+	strict = "domain e2e e2e/failover internal/robustness/demo internal/robustness/harness"
 	// pure are packages that import, outside this module, the standard library alone.
 	pure = "domain fulfillment/schema"
 	// testHelpers are packages that every test may import: they know none of the service.
@@ -100,7 +100,6 @@ var rules = []rule{
 
 	// The proofs: tests, the demo, and what they need.
 	{"internal/arch", "internal/telemetry", "checks the others from outside; only tests import it"},
-	{"internal/openapi", "", "checks responses against a contract, whichever program sends them; only tests import it"},
 	{"internal/postgres/local", "internal/loop internal/postgres", "starts a server, whatever is kept in it"},
 	{
 		"internal/testdb", "groupcommit migrations internal/postgres internal/postgres/local internal/testrun",
@@ -115,7 +114,7 @@ var rules = []rule{
 		"shows the service as a client sees it, so it shares no code with it",
 	},
 	{
-		"e2e", "internal/audit internal/openapi internal/postgres/local internal/robustness/failpoint " +
+		"e2e", "internal/audit internal/postgres/local internal/robustness/failpoint " +
 			"internal/robustness/harness migrations/version",
 		"black-box tests: they see HTTP, the sandbox's books and the tables, judge by the audit's one list, and upgrade from the schema before the newest",
 	},
@@ -167,7 +166,7 @@ var thirdParties = []thirdParty{
 		"Watermill is the transport between outbox and inbox; steps and use cases never see its messages",
 	},
 	{
-		"github.com/pb33f", "internal/httpapi internal/openapi",
+		"github.com/pb33f", "internal/httpapi",
 		"the contract judges tests; no program reads it at run time",
 	},
 	{"github.com/stripe", "internal/stripe", "stripe-go hides retries and sleeps that internal/stripe switches off"},
