@@ -47,13 +47,14 @@ func TestReceive_runsAgainAfterALostRace(t *testing.T) {
 		db := testdb.Reused(t)
 		var times []time.Time
 		o := idempotency.Options{IsConflict: func(err error) bool { return groupcommit.Constraint(err) == "merchants_pkey" }}
-		_, err := idempotency.Receive(t.Context(), db, keyOf("k1"), theRequest(), o, func(_ context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
-			if times = append(times, now); len(times) <= lost {
-				b.Queue(`insert into merchants (merchant_id) values ('acme'), ('acme')`)
-			}
-			b.Queue(insertEffect)
-			return theAnswer(), nil
-		})
+		_, err := idempotency.Receive(t.Context(), db, keyOf("k1"), theRequest(), o,
+			func(_ context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+				if times = append(times, now); len(times) <= lost {
+					b.Queue(`insert into merchants (merchant_id) values ('acme'), ('acme')`)
+				}
+				b.Queue(insertEffect)
+				return theAnswer(), nil
+			})
 		calls := min(lost+1, 16)
 		if !errors.Is(err, want) || len(times) != calls || !times[0].Equal(times[calls-1]) {
 			t.Errorf("decided at %v: %v", times, err)
@@ -84,7 +85,8 @@ func TestReceive_ofAWaiterRefusesNoGroup(t *testing.T) {
 	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{LockTimeout: 20 * time.Millisecond, Writes: groupcommit.NewStatements(idempotency.Writes()...)})
 	rival := entries[0].rival(t, db)
 	receive := func(key string) error {
-		_, err := idempotency.Receive(t.Context(), db, idempotency.Key{Scope: "acme", Operation: "pay.v1", Value: key}, idempotency.Request{}, idempotency.Options{Wait: time.Minute}, answer)
+		_, err := idempotency.Receive(t.Context(), db, idempotency.Key{Scope: "acme", Operation: "pay.v1", Value: key},
+			idempotency.Request{}, idempotency.Options{Wait: time.Minute}, answer)
 		return err
 	}
 	var waiters, others errgroup.Group
