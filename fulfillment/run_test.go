@@ -83,7 +83,8 @@ func TestProviderEvent(t *testing.T) {
 		m := newScripted(t, "started")
 		d := &inbox.Delivery{Message: inbox.Message{ID: "evt_1", Type: "stripe.refund.failed", OrderingKey: "ch_2"}}
 		err := handlerOf(m.on, fulfillment.ChargeReceiver)(t.Context(), d)
-		if log := m.log.String(); err != nil || strings.Count(log, "\n") != 1 || !strings.Contains(log, "charge_id=ch_2") || !strings.Contains(log, "message_id=evt_1") {
+		if log := m.log.String(); err != nil || strings.Count(log, "\n") != 1 ||
+			!strings.Contains(log, "charge_id=ch_2") || !strings.Contains(log, "message_id=evt_1") {
 			t.Errorf("the handler returned %v, and the log is:\n%s", err, log)
 		}
 	})
@@ -120,7 +121,8 @@ func TestLostRace(t *testing.T) {
 			"create/0:requires_confirmation^start_pi_2 retrieve(pi_2):requires_confirmation confirm/3(pi_2):succeeded", "payment.started captured"),
 		given("a refused creation fails no charge whose payment a rival has started", "reserved", "create/0:rejected^start retrieve:succeeded",
 			"payment.started captured"),
-		given("a decline that lost a race is the intent's", "started", look+"confirm/3:declined cancel:canceled@declined^nothing", "refund.requested declined(card_declined)"),
+		given("a decline that lost a race is the intent's", "started",
+			look+"confirm/3:declined cancel:canceled@declined^nothing", "refund.requested declined(card_declined)"),
 		// The next attempt's key may be in use already: another key would let the provider do it twice.
 		given("an attempt of a payment that a rival has ended is not ended again", "started",
 			look+"confirm/3:500^attempt "+look+"confirm/4:succeeded", "payment.attempt_failed captured"),
@@ -164,7 +166,10 @@ func TestUnknownOutcome(t *testing.T) {
 func TestLostRace_atEveryTry(t *testing.T) {
 	t.Parallel()
 	for event, r := range map[string]row{
-		"refund.succeeded.v1": {after: "refunding", calls: "refunds: refund/0:succeeded" + strings.Repeat(" refunds:succeeded", 10) + " | refunds:succeeded", want: "waits | refund.succeeded"},
+		"refund.succeeded.v1": {
+			after: "refunding",
+			calls: "refunds: refund/0:succeeded" + strings.Repeat(" refunds:succeeded", 10) + " | refunds:succeeded", want: "waits | refund.succeeded",
+		},
 		"payment.captured.v1": {after: "started", calls: "retrieve:succeeded | retrieve:succeeded", want: "waits | captured"},
 	} {
 		m := newScripted(t, r.after)
@@ -217,8 +222,12 @@ func TestForgedRequest(t *testing.T) {
 		"a refund of more than was captured":                {"captured", huge, "", ""},
 		"a refund of a captured charge that cannot be read": {"captured", domain.Unreadable{Name: "refund.requested.v1"}, "", ""},
 		"a cancellation after the outcome":                  {"captured", domain.ChargeCancelRequested{}, "", ""},
-		"a second first event":                              {"captured", domain.ChargeRequested{Terms: domain.Terms{MerchantID: "acme", Money: domain.Money{Amount: 1, Currency: "EUR"}}}, "", ""},
-		"a second cancellation":                             {"canceling accepted", domain.ChargeCancelRequested{}, "", "charge.failed(canceled)"},
+		"a second first event": {
+			"captured",
+			domain.ChargeRequested{Terms: domain.Terms{MerchantID: "acme", Money: domain.Money{Amount: 1, Currency: "EUR"}}},
+			"", "",
+		},
+		"a second cancellation": {"canceling accepted", domain.ChargeCancelRequested{}, "", "charge.failed(canceled)"},
 	} {
 		m := newScripted(t, test.after)
 		m.append(test.forged)

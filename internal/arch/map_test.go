@@ -41,7 +41,10 @@ var rules = []rule{
 	// The service.
 	{"domain", "", "pure rules, to be read and tested without anything else"},
 	{"ledger", "domain groupcommit internal/loop internal/postgres", "stores domain's events; its siblings meet it only in the batch of a use case"},
-	{"intake", "domain groupcommit idempotency ledger outbox internal/postgres", "accepts; it does not import fulfillment and knows neither HTTP nor the provider"},
+	{
+		"intake", "domain groupcommit idempotency ledger outbox internal/postgres",
+		"accepts; it does not import fulfillment and knows neither HTTP nor the provider",
+	},
 	{
 		"fulfillment", "domain groupcommit inbox ledger outbox internal/merchants internal/postgres internal/stripe internal/webhook",
 		"carries out what was accepted; it does not import intake and knows no HTTP API",
@@ -73,7 +76,10 @@ var rules = []rule{
 			"internal/loop internal/postgres internal/program",
 		"shows what is stored; it accepts and carries out nothing",
 	},
-	{"internal/service", "groupcommit idempotency ledger outbox internal/postgres internal/program internal/telemetry internal/upkeep", "what the api and the worker have in common, and the sandbox has not"},
+	{
+		"internal/service", "groupcommit idempotency ledger outbox internal/postgres internal/program internal/telemetry internal/upkeep",
+		"what the api and the worker have in common, and the sandbox has not",
+	},
 	{"internal/loop", "", "repeats work, whichever it is"},
 	{
 		"internal/upkeep", "idempotency inbox internal/loop internal/merchants internal/postgres",
@@ -170,7 +176,10 @@ var thirdParties = []thirdParty{
 		"the contract judges tests; no program reads it at run time",
 	},
 	{"github.com/stripe", "internal/stripe", "stripe-go hides retries and sleeps that internal/stripe switches off"},
-	{"github.com/prometheus", "cmd/payonce internal/telemetry", "metrics are plain values, so that packages can be imported and read without it; payonce reads durations such as 30d by it"},
+	{
+		"github.com/prometheus", "cmd/payonce internal/telemetry",
+		"metrics are plain values, so that packages can be imported and read without it; payonce reads durations such as 30d by it",
+	},
 	{"go.opentelemetry.io", "e2e internal/telemetry", "traces are plain values too; e2e reads what a collector gets"},
 	{"github.com/chromedp", "e2e/browser", "the browser's protocol belongs to the test of the console"},
 	{"github.com/exaring", "internal/telemetry", "a pool takes any tracer, so that only one package knows which"},

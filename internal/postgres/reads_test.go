@@ -99,7 +99,8 @@ func TestReads_failedReadsAreRepeatedForEachLookup(t *testing.T) {
 				close(r.letGo)
 				for i, c := range answers {
 					a, q := <-c, i+1
-					if failed := slices.Contains(test.failed, q); failed != errors.Is(a.Err, test.fails) && test.fails != nil || !failed && a != (answer{Text: strconv.Itoa(q)}) {
+					if failed := slices.Contains(test.failed, q); failed != errors.Is(a.Err, test.fails) &&
+						test.fails != nil || !failed && a != (answer{Text: strconv.Itoa(q)}) {
 						t.Errorf("%d has the answer %q, %v", q, a.Text, a.Err)
 					}
 				}

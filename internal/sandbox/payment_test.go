@@ -75,18 +75,33 @@ func TestIntent(t *testing.T) {
 		method string
 		steps  []step
 	}{
-		"pm_card_visa is captured":                                  {"pm_card_visa", []step{{"confirm", unattended, 200, captured}, {"", nil, 200, captured}}},
-		"pm_card_chargeDeclined is declined":                        {"pm_card_chargeDeclined", declined("card_declined", "generic_decline")},
-		"pm_card_chargeDeclinedInsufficientFunds is declined":       {"pm_card_chargeDeclinedInsufficientFunds", declined("card_declined", "insufficient_funds")},
-		"pm_card_authenticationRequired is declined":                {"pm_card_authenticationRequired", declined("authentication_required", "authentication_required")},
-		"pm_card_liveCard is declined":                              {"pm_card_liveCard", declined("card_declined", "test_mode_live_card")},
-		"a declined intent can be attempted with another method":    {"pm_card_chargeDeclined", []step{decline, unexpected("confirm", "requires_payment_method"), {"confirm", visa, 200, captured}}},
-		"a succeeded intent is neither confirmed nor canceled":      {"pm_card_visa", []step{{"confirm", nil, 200, captured}, unexpected("confirm", "succeeded", visa...), unexpected("cancel", "succeeded")}},
-		"a canceled intent is neither confirmed nor canceled again": {"", []step{canceled, unexpected("confirm", "canceled", visa...), unexpected("cancel", "canceled")}},
-		"a processing intent is neither confirmed nor canceled":     {"pm_card_processing", []step{processing, unexpected("confirm", "processing"), unexpected("cancel", "processing")}},
-		"an intent that was not attempted is canceled":              {"pm_card_visa", []step{canceled, {"", nil, 200, canceled.want}}},
-		"a declined intent is canceled":                             {"pm_card_chargeDeclined", []step{decline, canceled}},
-		"an intent that waits for the customer is canceled":         {"pm_card_authenticationRequired", []step{action, canceled}},
+		"pm_card_visa is captured":                            {"pm_card_visa", []step{{"confirm", unattended, 200, captured}, {"", nil, 200, captured}}},
+		"pm_card_chargeDeclined is declined":                  {"pm_card_chargeDeclined", declined("card_declined", "generic_decline")},
+		"pm_card_chargeDeclinedInsufficientFunds is declined": {"pm_card_chargeDeclinedInsufficientFunds", declined("card_declined", "insufficient_funds")},
+		"pm_card_authenticationRequired is declined": {
+			"pm_card_authenticationRequired",
+			declined("authentication_required", "authentication_required"),
+		},
+		"pm_card_liveCard is declined": {"pm_card_liveCard", declined("card_declined", "test_mode_live_card")},
+		"a declined intent can be attempted with another method": {
+			"pm_card_chargeDeclined",
+			[]step{decline, unexpected("confirm", "requires_payment_method"), {"confirm", visa, 200, captured}},
+		},
+		"a succeeded intent is neither confirmed nor canceled": {
+			"pm_card_visa",
+			[]step{{"confirm", nil, 200, captured}, unexpected("confirm", "succeeded", visa...), unexpected("cancel", "succeeded")},
+		},
+		"a canceled intent is neither confirmed nor canceled again": {
+			"",
+			[]step{canceled, unexpected("confirm", "canceled", visa...), unexpected("cancel", "canceled")},
+		},
+		"a processing intent is neither confirmed nor canceled": {
+			"pm_card_processing",
+			[]step{processing, unexpected("confirm", "processing"), unexpected("cancel", "processing")},
+		},
+		"an intent that was not attempted is canceled":      {"pm_card_visa", []step{canceled, {"", nil, 200, canceled.want}}},
+		"a declined intent is canceled":                     {"pm_card_chargeDeclined", []step{decline, canceled}},
+		"an intent that waits for the customer is canceled": {"pm_card_authenticationRequired", []step{action, canceled}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -111,7 +126,8 @@ func TestIntent_customerAuthenticates(t *testing.T) {
 			act(odd).want(t, http.StatusBadRequest, nil)
 		}
 		done := act("?outcome=" + outcome)
-		if to := done.header.Get("Location"); done.status != http.StatusSeeOther || !strings.Contains(to, "order=1&payment_intent=pi_") || !strings.Contains(to, "redirect_status="+outcome) {
+		if to := done.header.Get("Location"); done.status != http.StatusSeeOther ||
+			!strings.Contains(to, "order=1&payment_intent=pi_") || !strings.Contains(to, "redirect_status="+outcome) {
 			t.Errorf("the page answers %d and sends the customer to %q", done.status, to)
 		}
 		f.take(t, id, step{"", nil, 200, want})
