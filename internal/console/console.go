@@ -154,7 +154,8 @@ func (c *Console) Run(ctx context.Context, address string, o postgres.Options) e
 // Serve serves the pages on a listener until ctx ends.
 func (c *Console) Serve(ctx context.Context, listener net.Listener) error {
 	return program.ServeListener(ctx, c.Log, listener, &http.Server{
-		Handler: c.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
+		Handler: c.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second,
+		WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
 	})
 }
 
@@ -172,7 +173,8 @@ func (c *Console) Handler() http.Handler {
 		"GET /dead-letters": {"Dead letters", c.letters}, "GET /dead-letters/{n}": {"Dead letters", c.letter},
 		"GET /lab": {"Crash lab", c.lab}, "GET /learn": {"Learn", c.learn},
 	} {
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { c.serve(w, r, p.name, p.read) }) //nolint:contextcheck // other requests wait for the page too
+		mux.HandleFunc(pattern,
+			func(w http.ResponseWriter, r *http.Request) { c.serve(w, r, p.name, p.read) }) //nolint:contextcheck // other requests wait for the page too
 	}
 	mux.HandleFunc("POST /lab", func(w http.ResponseWriter, r *http.Request) {
 		if err := c.act(r); err != nil {

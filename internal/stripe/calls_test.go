@@ -91,7 +91,8 @@ func TestCall_sendsItsParameters(t *testing.T) {
 			sent{"POST /v1/payment_intents/pi_1/confirm", url.Values{"off_session": {"true"}, "error_on_requires_action": {"true"}}, "evt_2"},
 		},
 		"confirm with a page for the customer": {
-			intentJSON("status", "requires_action", "next_action", map[string]any{"type": "redirect_to_url", "redirect_to_url": map[string]any{"url": "https://bank.example/3ds"}}),
+			intentJSON("status", "requires_action", "next_action",
+				map[string]any{"type": "redirect_to_url", "redirect_to_url": map[string]any{"url": "https://bank.example/3ds"}}),
 			func(ctx context.Context, c *stripe.Client) (any, error) {
 				return c.ConfirmIntent(ctx, "evt_2", "pi_1", "https://shop.example/back")
 			},
@@ -132,10 +133,16 @@ func TestRetrieveIntent_tellsADeclinedIntentFromANewOne(t *testing.T) {
 		attempted bool
 		decline   *stripe.Decline
 	}{
-		"never attempted":             {intentJSON("status", "requires_payment_method"), false, nil},
-		"declined":                    {intentJSON("status", "requires_payment_method", "last_payment_error", failure, "latest_charge", "ch_x"), true, &stripe.Decline{Code: "card_declined", DeclineCode: "lost_card", Message: "for people"}},
-		"declined, cleared since":     {intentJSON("status", "requires_payment_method", "latest_charge", "ch_x"), true, nil},
-		"declined without a charge":   {intentJSON("status", "requires_payment_method", "last_payment_error", failure), true, &stripe.Decline{Code: "card_declined", DeclineCode: "lost_card", Message: "for people"}},
+		"never attempted": {intentJSON("status", "requires_payment_method"), false, nil},
+		"declined": {
+			intentJSON("status", "requires_payment_method", "last_payment_error", failure, "latest_charge", "ch_x"),
+			true, &stripe.Decline{Code: "card_declined", DeclineCode: "lost_card", Message: "for people"},
+		},
+		"declined, cleared since": {intentJSON("status", "requires_payment_method", "latest_charge", "ch_x"), true, nil},
+		"declined without a charge": {
+			intentJSON("status", "requires_payment_method", "last_payment_error", failure),
+			true, &stripe.Decline{Code: "card_declined", DeclineCode: "lost_card", Message: "for people"},
+		},
 		"with the charge written out": {intentJSON("status", "succeeded", "latest_charge", map[string]any{"id": "ch_x", "object": "charge"}), true, nil},
 	} {
 		got, err := newClient(t, newProvider(t, answer(200, tc.body)).URL, 0).RetrieveIntent(t.Context(), "pi_1")
@@ -165,8 +172,11 @@ func TestCancelIntent(t *testing.T) {
 		body   string
 		want   []string
 	}{
-		"an open intent":     {200, intentJSON("status", "succeeded"), []string{"POST /v1/payment_intents/pi_1/cancel"}},
-		"an intent that was": {400, errorJSON("invalid_request_error", "payment_intent_unexpected_state"), []string{"POST /v1/payment_intents/pi_1/cancel", "GET /v1/payment_intents/pi_1"}},
+		"an open intent": {200, intentJSON("status", "succeeded"), []string{"POST /v1/payment_intents/pi_1/cancel"}},
+		"an intent that was": {
+			400, errorJSON("invalid_request_error", "payment_intent_unexpected_state"),
+			[]string{"POST /v1/payment_intents/pi_1/cancel", "GET /v1/payment_intents/pi_1"},
+		},
 	} {
 		var rec recorder
 		cancel, retrieve := rec.answers(tc.status, tc.body), rec.answers(200, intentJSON("status", "succeeded"))
