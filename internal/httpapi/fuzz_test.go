@@ -26,25 +26,14 @@ func fuzzed(f *testing.F) (*postgres.DB, http.Handler) {
 // FuzzRequest sends any body under any key: for a charge, or for a refund of any charge. Whatever they
 // are, the answer is a charge or a refusal that leaves nothing behind but itself, never a fault of ours.
 func FuzzRequest(f *testing.F) {
-	for _, key := range []string{"key-1", `"key-1"`, "", `"`, `"a\"b"`, "a b", "schlüssel", "k\x00", strings.Repeat("k", 256)} {
-		f.Add(key, "", body())
+	for _, key := range []string{"key-1", `"a\"b"`, "k\x00"} {
+		f.Add(key, "", body("items", items(3), "metadata", `{"":"","a":null}`, "description", `"\u0041\uffff"`))
 	}
-	for _, request := range []string{
-		"", body("amount", "1000000000000"), body("amount", "1,\"amount\":2"), body("currency", `"JPY"`),
-		body("description", `"\u0041\uffff"`), body("items", items(3)), body("metadata", `{"":"","a":null}`),
+	for id, request := range map[string]string{
+		"ch_1": "{}", "the charge": `{"amount":1,"reason":"\u0000"}`, "%00": `{"amount":null}`, "4242424242424242": "", "..": "null",
 	} {
-		f.Add("key-2", "", request)
+		f.Add("key-2", id, request)
 	}
-	for _, request := range []string{
-		"", "{}", "null", `{"amount":1}`, `{"amount":0}`, `{"amount":-9223372036854775808}`, `{"amount":9223372036854775807}`,
-		`{"amount":1e2}`, `{"amount":null,"reason":null}`, `{"reason":"\u0000"}`, `{"reason":"4242 4242 4242 4242"}`, `{"Reason":"x"}`,
-	} {
-		f.Add("key-1", "ch_1", request)
-		f.Add("key-2", "the charge", request)
-	}
-	f.Add("key-3", "%00", "{}")
-	f.Add("key-4", "4242424242424242", "{}")
-	f.Add(`"`, "..", "{}")
 	db, handler := fuzzed(f)
 	charge := idOf(direct(f, handler, post("charge", body())).header.Get("Location"))
 	f.Fuzz(func(t *testing.T, key, id, request string) {

@@ -118,7 +118,8 @@ func TestReusedKey_isRefused(t *testing.T) {
 		if regexp.MustCompile(`200[01]|gift|cus_|321|roken`).MatchString(strings.ReplaceAll(a.body, test.call.path, "")) {
 			t.Errorf("the answer repeats a value: %s", a.body)
 		}
-		if key := test.call.header.Get("Idempotency-Key"); a.header.Get("Location") != "" || a.header.Get("Idempotency-Key") != key || a.header.Get("Idempotency-Expires") == "" {
+		if key := test.call.header.Get("Idempotency-Key"); a.header.Get("Location") != "" ||
+			a.header.Get("Idempotency-Key") != key || a.header.Get("Idempotency-Expires") == "" {
 			t.Errorf("headers: %v", a.header)
 		}
 	}

@@ -28,22 +28,25 @@ import (
 )
 
 // judged is a handler whose exchanges must be those of the contract: the answer is
-// listed, and a request that the contract refuses is not accepted.
+// listed, and a request that the contract refuses is not accepted. No cache keeps an answer,
+// and no browser takes it for another type.
 func judged(tb testing.TB, handler http.Handler) http.Handler {
 	tb.Helper()
 	return recorded(handler, func(e exchange) {
-		if err := errors.Join(theContract(tb).check(e), wronglyAccepted(theContract(tb), e)); err != nil {
+		if err := verdict(theContract(tb), e); err != nil {
 			tb.Error(err)
 		}
 	})
 }
 
-// wronglyAccepted is why the contract refuses a request that was not refused.
-func wronglyAccepted(c *document, e exchange) error {
-	if e.status >= http.StatusBadRequest || e.request.URL.Path == "/v1/webhooks/stripe" { // events are read leniently
-		return nil
+func verdict(c *document, e exchange) error {
+	if e.header.Get("Cache-Control") != "no-store" || e.header.Get("X-Content-Type-Options") != "nosniff" {
+		return fmt.Errorf("%s has the headers %v", e.request.URL.Path, e.header)
 	}
-	return c.checkRequest(e)
+	if e.status >= http.StatusBadRequest || e.request.URL.Path == "/v1/webhooks/stripe" { // events are read leniently
+		return c.check(e)
+	}
+	return errors.Join(c.check(e), c.checkRequest(e))
 }
 
 // recorded serves next and shows each exchange to see before the client has all of the
@@ -202,15 +205,15 @@ func TestContract_catchesWrongAnswers(t *testing.T) {
 		e.body = strings.Replace(e.body, what, with, 1)
 	}
 	right := exchanged(t, api, post("key-1", body()))
-	if err := errors.Join(c.check(right), wronglyAccepted(c, right)); err != nil {
-		t.Fatalf("the answer of the api: %v", err)
-	}
+	testdb.Must(t, verdict(c, right))
 	for _, test := range []struct {
 		name  string
 		spoil func(e *exchange)
 		want  string
 	}{
 		{"another status", func(e *exchange) { e.status = http.StatusCreated }, "'201'"},
+		{"an answer that a cache may keep", func(e *exchange) { e.header.Set("Cache-Control", "public") }, "Cache-Control"},
+		{"an answer for pages of other origins", func(e *exchange) { e.header.Set("Access-Control-Allow-Origin", "*") }, "Access-Control-Allow-Origin"},
 		{"a header that is not listed", func(e *exchange) { e.header.Set("X-Charge", "1") }, "X-Charge"},
 		{"no request id", func(e *exchange) { e.header.Del("X-Request-Id") }, "X-Request-Id"},
 		{"a member more", func(e *exchange) { replace(e, `"failure":null`, `"failure":null,"fee":1`) }, "fee"},
@@ -227,7 +230,7 @@ func TestContract_catchesWrongAnswers(t *testing.T) {
 			e := right
 			e.header, e.request = right.header.Clone(), right.request.Clone(t.Context())
 			test.spoil(&e)
-			if err := errors.Join(c.check(e), wronglyAccepted(c, e)); err == nil || !strings.Contains(err.Error(), test.want) {
+			if err := verdict(c, e); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("found %v, want %q", err, test.want)
 			}
 		})

@@ -64,7 +64,8 @@ func TestListCharges_endsAPageByItsBytes(t *testing.T) {
 	first := w.send(t, get("/v1/charges?limit=100"))
 	next, _ := members(t, first.body)["next"].(string)
 	rest := w.send(t, get("/v1/charges?limit=100&starting_after="+next))
-	if n := len(first.body); n > ledger.MaxPage+1000 || n < ledger.MaxPage/2 || members(t, first.body)["has_more"] != true || len(data(t, first))+len(data(t, rest)) != charges {
+	if n := len(first.body); n > ledger.MaxPage+1000 || n < ledger.MaxPage/2 ||
+		members(t, first.body)["has_more"] != true || len(data(t, first))+len(data(t, rest)) != charges {
 		t.Errorf("%d charges of %d bytes, and then %d", len(data(t, first)), n, len(data(t, rest)))
 	}
 }
