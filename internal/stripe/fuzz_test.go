@@ -45,6 +45,8 @@ func FuzzAnswer(f *testing.F) {
 		}
 		in, err := c.RetrieveIntent(t.Context(), "pi_1")
 		check("retrieve", in.ID == "pi_1" && in.Currency != "", err)
+		in, err = c.CancelIntent(t.Context(), "pi_1")
+		check("cancel", in.ID == "pi_1" && in.Currency != "", err)
 		in, err = c.ConfirmIntent(t.Context(), "key", "pi_1", "")
 		check("confirm", in.ID == "pi_1" && in.Currency != "", err)
 		r, err := c.CreateRefund(t.Context(), "key", stripe.RefundParams{Reference: "re_ours", PaymentIntent: "pi_1", Amount: 1, Currency: "EUR"})
