@@ -28,7 +28,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -79,18 +78,10 @@ const maxForm = 16 << 10
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 var functions = template.FuncMap{
-	"short": span, "plural": plural, "money": money, "dict": dict, "lanes": Draw,
+	"plural": plural, "money": money, "dict": dict, "lanes": Draw,
+	"short": func(d time.Duration) string { return d.Round(time.Millisecond).String() },
 	"clock": func(t time.Time) string { return t.UTC().Format("15:04:05.000") },
 	"when":  func(t time.Time) string { return t.UTC().Format(time.DateTime) },
-}
-
-// span is the text of a duration, in three digits or to a second.
-func span(d time.Duration) string {
-	unit := time.Nanosecond
-	for unit < time.Second && d.Abs()/unit >= 1000 {
-		unit *= 10
-	}
-	return d.Round(unit).String()
 }
 
 // money shows an amount, which is in minor units, in units of its currency.
@@ -201,10 +192,6 @@ func (c *Console) guard(next http.Handler) http.Handler {
 		}
 		if !program.Local(strings.ToLower(r.Host)) { // the name that the browser asked for
 			http.Error(w, "The console answers under localhost and loopback addresses alone: forward its port.", http.StatusMisdirectedRequest)
-			return
-		}
-		if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
-			c.refuse(w, r, problem{http.StatusBadRequest, "The query of the address cannot be decoded."})
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)

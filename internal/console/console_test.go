@@ -99,7 +99,7 @@ values ('acme', 'POST /v1/charges', $1, '', 202, '{"Location":["/v1/charges/`+id
 	w.post(t, "/lab", url.Values{"action": {"kill-worker"}}).is(t, "an action without a lab", http.StatusForbidden)
 	for path, status := range map[string]int{
 		"/nowhere": 404, "/charges/ch_unknown": 404, "/dead-letters/999999": 404, "/dead-letters/x": 404, "/charges?q=%00": 400,
-		"/charges/%00": 400, "/charges/%ff": 400, "/charges?q=%ff": 400, "/charges?q=%zz": 400, "/learn?charge=%fe": 400,
+		"/charges/%00": 400, "/charges/%ff": 400, "/charges?q=%ff": 400, "/learn?charge=%fe": 400,
 	} {
 		if p := w.get(t, path); p.status != status || !strings.Contains(p.body, "<h1>") {
 			t.Errorf("%s: %d, want %d", path, p.status, status)
