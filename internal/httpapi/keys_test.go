@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -316,39 +315,6 @@ func TestKeyInFlight_isAnsweredByPolicy(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestRefunds_moreInFlightThanConnections has many refunds of one charge in
-// flight over a pool of two, all of which prefer to wait: half of them under
-// one key, half under keys of their own. A refused request is sent again: nothing stalls.
-func TestRefunds_moreInFlightThanConnections(t *testing.T) {
-	t.Parallel()
-	const n = 20
-	db := openWith(t, postgres.Options{MaxConns: 2, LockTimeout: 20 * time.Millisecond})
-	w := serveOn(t, db)
-	paid := w.captured(t, "paid")
-	before := rows(t, db)
-	var answers sync.Map // by key
-	var inFlight sync.WaitGroup
-	for i := range n {
-		for _, key := range []string{"shared", "own-" + strconv.Itoa(i)} {
-			inFlight.Go(func() {
-				c := to(paid+"/refunds", key, `{"amount":7}`).with("Prefer", "wait=10")
-				a, err := w.try(t, c)
-				for tries := 0; err == nil && a.header.Get("Retry-After") != "" && tries < 100*n; tries++ {
-					a, err = w.try(t, c)
-				}
-				if first, _ := answers.LoadOrStore(key, a.body); err != nil || a.status != http.StatusAccepted || first != a.body {
-					t.Errorf("key %s: status %d, %v: %s, and before %s", key, a.status, err, a.body, first)
-				}
-			})
-		}
-	}
-	inFlight.Wait()
-	wantRows(t, db, before, ofCharges(n+1))
-	if got := len(data(t, w.send(t, get(paid+"/refunds")))); got != n+1 {
-		t.Errorf("%d refunds under %d keys", got, n+1)
 	}
 }
 
