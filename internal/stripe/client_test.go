@@ -20,8 +20,10 @@ import (
 func TestNew_refusesUnusableSettings(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []stripe.Config{
-		{SecretKey: "sk_live_x"}, {SecretKey: "sk_live_x", Base: "https://api.stripe.com"},
-		{SecretKey: "sk_test_x", Base: "http://127.0.0.1:8090/"}, {SecretKey: "sk_test_x", Base: "http://sandbox:8090", Timeout: time.Second},
+		{SecretKey: "sk_live_x"},
+		{SecretKey: "sk_live_x", Base: "https://api.stripe.com"},
+		{SecretKey: "sk_test_x", Base: "http://127.0.0.1:8090/"},
+		{SecretKey: "sk_test_x", Base: "http://sandbox:8090", Timeout: time.Second},
 	} {
 		_, err := stripe.New(cfg)
 		testrun.Must(t, err)
