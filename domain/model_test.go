@@ -159,7 +159,8 @@ func (m *sequence) check(t *rapid.T) {
 		}
 	}
 	if captures > 1 || outcomes > 1 || c.AmountRefunded()+pending+c.Refundable() != captured || c.Refundable() < 0 {
-		t.Fatalf("%d captures, %d outcomes, of %d captured %d refunded and %d to be, %d left", captures, outcomes, captured, c.AmountRefunded(), pending, c.Refundable())
+		t.Fatalf("%d captures, %d outcomes, of %d captured %d refunded and %d to be, %d left",
+			captures, outcomes, captured, c.AmountRefunded(), pending, c.Refundable())
 	}
 	want := map[string]int64{}
 	set := func(account string, balance int64) {

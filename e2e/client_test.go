@@ -8,13 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/payonce/payonce/internal/openapi"
 	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -28,19 +26,16 @@ type client struct {
 	turn    atomic.Int64
 	retries atomic.Int64 // of all requests
 
-	merchant bool // talks to apis, which are held to the contract
-
-	mu         sync.Mutex
-	keys       []string
-	accepted   map[string]answer
-	violations []error // of the contract
+	mu       sync.Mutex
+	keys     []string
+	accepted map[string]answer
 }
 
 // newClient returns a client that is patient: a program that dies closes its
 // connections, so a client waits only for a machine that is busy.
 func newClient(apis []string, apiKey string) *client {
 	return &client{
-		apis: apis, apiKey: apiKey, accepted: map[string]answer{}, merchant: true,
+		apis: apis, apiKey: apiKey, accepted: map[string]answer{},
 		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100, DisableCompression: true}, Timeout: testrun.Stall},
 	}
 }
@@ -92,11 +87,7 @@ func (c *client) do(ctx context.Context, r request) (answer, error) {
 			delete(request.Header, name)
 		}
 	}
-	got, err := harness.Exchange(c.http, request)
-	if err != nil {
-		return got, err
-	}
-	return got, c.checkAnswer(request, got)
+	return harness.Exchange(c.http, request)
 }
 
 // errDiffers says that one key was accepted with two answers.
@@ -184,47 +175,6 @@ func (d *deployment) insist(t *testing.T, r request) answer {
 	got, err := d.client.insist(t.Context(), r)
 	must(t, err)
 	return got
-}
-
-// contract is the OpenAPI document, read once.
-var contract = sync.OnceValues(func() (*openapi.Contract, error) {
-	document, err := os.ReadFile("../internal/httpapi/openapi.yaml")
-	if err != nil {
-		return nil, err
-	}
-	return openapi.Read(document, nil)
-})
-
-// checkAnswer returns an error for an answer outside the contract, and records it: a
-// client that retries would drop it.
-func (c *client) checkAnswer(r *http.Request, got answer) error {
-	if !c.merchant {
-		return nil
-	}
-	document, err := contract()
-	if err != nil {
-		return err
-	}
-	err = document.Check(openapi.Exchange{Request: r, Status: got.Status, Header: got.Header, Body: got.Body})
-	if err != nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.violations = append(c.violations, err)
-	}
-	return err
-}
-
-// checkContract fails if an answer of an api was outside the contract.
-func (d *deployment) checkContract(t *testing.T) {
-	t.Helper()
-	if d.client == nil {
-		return
-	}
-	d.client.mu.Lock()
-	defer d.client.mu.Unlock()
-	for _, err := range d.client.violations {
-		t.Error(err)
-	}
 }
 
 var (

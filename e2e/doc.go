@@ -9,7 +9,6 @@
 //   - every accepted charge and refund is in the ledger once and has its outcome,
 //   - the records of the provider and the shop agree with the ledger,
 //   - `payonce audit` finds nothing,
-//   - every answer was in the OpenAPI contract,
 //   - every program exits with 0 on SIGTERM, and no log holds a secret or a key.
 //
 // The promises, by file:

@@ -31,7 +31,8 @@ const eachPackage = 10
 var corePackages = []string{"domain", "ledger", "idempotency", "inbox", "outbox", "groupcommit", "intake", "fulfillment"}
 
 var (
-	generated      = flag.String("generated", "", "what to do with the generated mutants: hunt (until a test fails), matrix (which tests fail); nothing where empty")
+	generated = flag.String("generated", "",
+		"what to do with the generated mutants: hunt (until a test fails), matrix (which tests fail); nothing where empty")
 	generatedOf    = flag.String("generated-of", "", "regular expression: the files or names of the mutants that are hunted")
 	generatedTests = flag.String("generated-tests", "", "packages, separated by spaces, whose tests hunt beside those of the mutant's own package")
 )

@@ -87,7 +87,8 @@ func (m mutant) hunt(t *testing.T) string {
 
 var (
 	mutantsWhat = flag.String("mutants", "", "mutants to hunt: all, or a number of them by -seed; none where empty")
-	mutantsOf   = flag.String("mutants-of", "", "files, separated by spaces: a number of mutants is drawn from those that are planted in one of them, if there are any")
+	mutantsOf   = flag.String("mutants-of", "",
+		"files, separated by spaces: a number of mutants is drawn from those that are planted in one of them, if there are any")
 )
 
 // TestMutants shows that the other tests can fail: each planted bug must be caught

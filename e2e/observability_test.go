@@ -173,13 +173,10 @@ func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 	}
 }
 
-// fetch reads a path of a program, without an API key. The answers of an api are held
-// to the contract.
+// fetch reads a path of a program, without an API key.
 func fetch(t *testing.T, p *harness.Process, path string) answer {
 	t.Helper()
-	c := newClient([]string{p.URL()}, "")
-	c.merchant = strings.HasPrefix(p.Name(), "api")
-	got, err := c.do(bounded(t), request{method: http.MethodGet, path: path, header: http.Header{"Authorization": nil}})
+	got, err := newClient([]string{p.URL()}, "").do(bounded(t), request{method: http.MethodGet, path: path, header: http.Header{"Authorization": nil}})
 	if err != nil {
 		t.Fatalf("%s of %s: %v", path, p.Name(), err)
 	}

@@ -60,7 +60,8 @@ func TestOutput_holdsNoSecrets(t *testing.T) {
 		send(http.MethodGet, "/"+secret, "")
 		send(http.MethodGet, "/v1/balances", "", "Authorization", "Bearer "+secret)
 		send(http.MethodGet, "/v1/balances", "", "Authorization", "Basic "+secret)
-		send(http.MethodGet, "/v1/balances", "", "X-Forwarded-For", secret, "User-Agent", secret, "Cookie", secret, "Referer", secret, "Prefer", secret, "Traceparent", secret)
+		send(http.MethodGet, "/v1/balances", "", "X-Forwarded-For", secret, "User-Agent",
+			secret, "Cookie", secret, "Referer", secret, "Prefer", secret, "Traceparent", secret)
 		send(http.MethodPost, "/v1/webhooks/stripe", `{"id":"`+secret+`"}`, "Stripe-Signature", "t=1,v1="+secret)
 	}
 	send(http.MethodGet, "/v1/balances", "", "X-Request-Id", "card "+plantedCard)
@@ -80,7 +81,8 @@ func TestOutput_holdsNoSecrets(t *testing.T) {
 	secretFile := filepath.Join(t.TempDir(), "secret")
 	must(t, os.WriteFile(secretFile, []byte("whsec_cGxhbnRlZC1zZWNyZXQtNWUxYQAAAAAA"), 0o600))
 	cli("seed", "--merchant=planted", "--api-key=sk_test_"+plantedWord, "--webhook-url=https://"+plantedWord+":"+plantedWord+"@shop.example/")
-	cli("seed", "--merchant=planted", "--api-key=sk_test_"+plantedWord, "--webhook-url=https://shop.example/"+plantedWord+"?token="+plantedWord, "--webhook-secret-file="+secretFile)
+	cli("seed", "--merchant=planted", "--api-key=sk_test_"+plantedWord,
+		"--webhook-url=https://shop.example/"+plantedWord+"?token="+plantedWord, "--webhook-secret-file="+secretFile)
 	cli("seed", "--merchant=planted", "--api-key=sk_live_"+plantedWord)
 	cli("seed", "--merchant=planted", "--webhook-secret=whsec_"+plantedWord, "--webhook-url=https://shop.example/")
 	cli("keys", "create", "--merchant=planted", "--scopes=admin", "--api-key=sk_live_"+plantedWord)

@@ -34,7 +34,8 @@ func shopsDayOn(t *testing.T, s setup) {
 	d.happens(t, "order 1 of 10.00 USD is paid", disputed, paid)
 	d.happens(t, "order 2 of 10.00 USD is paid", returned, paid)
 	acts := d.send(t, newAction()).ID
-	d.happens(t, "order 3 of 10.00 USD needs the customer", acts, "charge.requested, inventory.reserved, payment.started, payment.action_required, merchant.notified")
+	d.happens(t, "order 3 of 10.00 USD needs the customer", acts,
+		"charge.requested, inventory.reserved, payment.started, payment.action_required, merchant.notified")
 	must(t, authenticate(t.Context(), d.charge(t.Context(), acts), "succeeded"))
 	d.happens(t, "the customer of order 3 authenticates", acts, "payment.captured, charge.succeeded, merchant.notified")
 	d.happens(t, "order 4 of 10.00 USD is declined", d.send(t, newOrder(cardDeclined)).ID,

@@ -174,7 +174,8 @@ func listHistory(history []porcupine.Operation) string {
 	slices.SortFunc(history, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
 	var lines strings.Builder
 	for _, o := range history {
-		fmt.Fprintf(&lines, "\n  %v to %v, client %d: %s", time.Duration(o.Call), time.Duration(o.Return), o.ClientId, keyModel().DescribeOperation(o.Input, o.Output))
+		fmt.Fprintf(&lines, "\n  %v to %v, client %d: %s", time.Duration(o.Call),
+			time.Duration(o.Return), o.ClientId, keyModel().DescribeOperation(o.Input, o.Output))
 	}
 	return lines.String()
 }
@@ -207,7 +208,10 @@ func planted(t *testing.T, history string) (operations []porcupine.Operation) {
 func TestLinearizable(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, history, want string }{
-		{"one first answer, its replays, and another order refused", "0-9 A first 1, 1-2 B in-flight, 3-4 read absent, 5-20 A replayed 1, 10-11 read found 1, 12-13 B reused", "Ok"},
+		{
+			"one first answer, its replays, and another order refused",
+			"0-9 A first 1, 1-2 B in-flight, 3-4 read absent, 5-20 A replayed 1, 10-11 read found 1, 12-13 B reused", "Ok",
+		},
 		{"an unknown call that took effect", "0-1 A unknown, 2-3 read found 1, 4-5 A replayed 1", "Ok"},
 		{"an unknown call that took none", "0-1 A unknown, 2-3 B first 1, 4-5 A reused", "Ok"},
 		{"an unknown call that took effect long after", "0-1 A unknown, 2-3 read absent, 4-5 B reused, 6-7 A replayed 1", "Ok"},

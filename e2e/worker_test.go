@@ -33,7 +33,8 @@ func TestWorker_killedAfterCapture_chargesOnce(t *testing.T) {
 	d.mustSucceedOnce(t, id)
 	// The second worker reads the payment's state instead of confirming it.
 	calls := d.gates.forwarded()
-	if confirms := slices.DeleteFunc(slices.Clone(calls), func(call string) bool { return call != "confirm" }); len(confirms) != 1 || !slices.Contains(calls, "retrieve") {
+	if confirms := slices.DeleteFunc(slices.Clone(calls), func(call string) bool { return call != "confirm" }); len(confirms) != 1 ||
+		!slices.Contains(calls, "retrieve") {
 		t.Errorf("the workers called %q, want one confirm and a retrieve", calls)
 	}
 	mustRead(t, d, true, `select status = 'done' and attempts >= 2 and fence >= 2 and done_fence = fence

@@ -87,7 +87,8 @@ func TestMiddleware_worksWithEachRouter(t *testing.T) {
 			if first.Code != http.StatusCreated || !strings.HasSuffix(body, " of acme") || first.Header().Get(idempotency.HeaderReplayed) != "" {
 				t.Errorf("the first response is %d %q %v", first.Code, body, first.Header())
 			}
-			if replay.Code != http.StatusCreated || again != body || replay.Header().Get("Location") != first.Header().Get("Location") || replay.Header().Get(idempotency.HeaderReplayed) != "true" {
+			if replay.Code != http.StatusCreated || again != body || replay.Header().Get("Location") != first.Header().Get("Location") ||
+				replay.Header().Get(idempotency.HeaderReplayed) != "true" {
 				t.Errorf("the replay is %d %q %v", replay.Code, again, replay.Header())
 			}
 			for want, request := range map[int][2]string{http.StatusUnprocessableEntity: {"/globex/orders", "k1"}, http.StatusBadRequest: {"/acme/orders", ""}} {
@@ -98,7 +99,8 @@ func TestMiddleware_worksWithEachRouter(t *testing.T) {
 		})
 	}
 	var orders, routers int
-	if err := pool.QueryRow(t.Context(), `select (select count(*) from orders), (select count(*) from idempotency_keys)`).Scan(&orders, &routers); err != nil || orders != 4 || routers != 4 {
+	if err := pool.QueryRow(t.Context(), `select (select count(*) from orders), (select count(*) from idempotency_keys)`).Scan(&orders,
+		&routers); err != nil || orders != 4 || routers != 4 {
 		t.Errorf("%d orders, %d keys, %v", orders, routers, err)
 	}
 }

@@ -180,7 +180,8 @@ func (f *fixture) expect(events, stock, announced, messages string) {
 select string_agg(format('%s %s %s %s', sku, available, reserved, sold), ', ' order by sku) || coalesce('; ' || (
        select string_agg(status, ' ' order by sku) from reservations where charge_id = 'ch_1'), '')
   from stock`)
-	f.expectText(announced, `select string_agg(split_part(type, '.v', 1), ' ' order by id) from inbox where receiver = 'notification' and metadata ? 'causation_id'`)
+	f.expectText(announced,
+		`select string_agg(split_part(type, '.v', 1), ' ' order by id) from inbox where receiver = 'notification' and metadata ? 'causation_id'`)
 	f.expectText(messages, `select string_agg(status, ' ' order by id) from inbox where not metadata ? 'causation_id'`)
 }
 

@@ -210,7 +210,8 @@ func TestGroupCommit_equalsIndividualCommits(t *testing.T) {
 		}
 		for i, w := range all {
 			// Refused after all others, it would have been refused at its turn or later.
-			if _, refusal := w.apply(b); errs[i] != nil && (refusal == "" || testdb.Code(errs[i]) != refusal && len(w.Rows) == 0 || errors.Is(errs[i], groupcommit.ErrUnknown)) {
+			if _, refusal := w.apply(b); errs[i] != nil &&
+				(refusal == "" || testdb.Code(errs[i]) != refusal && len(w.Rows) == 0 || errors.Is(errs[i], groupcommit.ErrUnknown)) {
 				r.Errorf("unit %d has the error %v, want %q", i, errs[i], refusal)
 			}
 		}
@@ -299,7 +300,8 @@ func TestGroupCommit_reportsOutcomesThatAreTrueUnderFaults(t *testing.T) {
 				}
 				b.Queue(insert, id+1, id+1)
 				err := pools[i%2].Commit(t.Context(), b)
-				if outcome := groupcommit.OutcomeOf(err); !fault && outcome != groupcommit.Committed && outcome != groupcommit.Unknown && outcome != groupcommit.NotCommitted {
+				if outcome := groupcommit.OutcomeOf(err); !fault && outcome != groupcommit.Committed &&
+					outcome != groupcommit.Unknown && outcome != groupcommit.NotCommitted {
 					t.Errorf("a unit has the error %v", err)
 				}
 				mu.Lock()

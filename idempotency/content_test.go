@@ -61,7 +61,10 @@ func TestCanonical(t *testing.T) {
 		{"the spelling of a character does not matter", `{"A":"A/😀<"}`, []string{`{"\u0041":"\u0041\/\ud83d\ude00\u003c"}`, `{"A":"A/😀<"}`}},
 		{"control characters are escaped in one way", `"\n\b\u0000\"\\"`, []string{`"\n\b\u0000\"\\"`, `"\u000A\u0008\u0000\u0022\u005C"`}},
 		{"the order of elements matters", `[2,1]`, []string{`[2,1]`}},
-		{"a number is its text", `[1,1.0,1.00e0,-0,0.10000000000000000001,1E400,9007199254740993]`, []string{`[1,1.0, 1.00e0, -0, 0.10000000000000000001, 1E400, 9007199254740993]`}},
+		{
+			"a number is its text", `[1,1.0,1.00e0,-0,0.10000000000000000001,1E400,9007199254740993]`,
+			[]string{`[1,1.0, 1.00e0, -0, 0.10000000000000000001, 1E400, 9007199254740993]`},
+		},
 		{"words and empty values stay", `[true,false,null,{},[],""]`, []string{`[ true, false, null, { }, [ ], "" ]`}},
 		{"100 values within values", strings.Repeat("[", 100) + strings.Repeat("]", 100), []string{strings.Repeat("[", 100) + strings.Repeat("]", 100)}},
 
@@ -102,7 +105,8 @@ func TestContent(t *testing.T) {
 		map[string]any{"a": nil},
 	} {
 		key, request, err := idempotency.Content("shop", in)
-		if parsed, invalid := idempotency.ParseKey([]string{key}); parsed != key || invalid != nil || err != nil || seen[key] != nil || len(request.Fingerprint) == 0 {
+		if parsed, invalid := idempotency.ParseKey([]string{key}); parsed != key ||
+			invalid != nil || err != nil || seen[key] != nil || len(request.Fingerprint) == 0 {
 			t.Errorf("%#v has the key %s of %#v: %v, %v", in, key, seen[key], err, invalid)
 		}
 		if seen[key] = in; in == nil {
@@ -170,7 +174,11 @@ func TestPointers(t *testing.T) {
 		{"nor is an empty text", `{"a":""}`, `{}`, []string{"/a"}},
 		{"another type is another value", `{"a":"1"}`, `{"a":1}`, []string{"/a"}},
 		{"an object is no array", `{"a":{"0":1}}`, `{"a":[1]}`, []string{"/a"}},
-		{"elements are compared by index", `{"items":[{"sku":"mug","n":1},{"sku":"pen","n":1}]}`, `{"items":[{"sku":"mug","n":1},{"sku":"pen","n":2}]}`, []string{"/items/1/n"}},
+		{
+			"elements are compared by index", `{"items":[{"sku":"mug","n":1},{"sku":"pen","n":1}]}`,
+			`{"items":[{"sku":"mug","n":1},{"sku":"pen","n":2}]}`,
+			[]string{"/items/1/n"},
+		},
 		{"the order of elements matters", `[1,2,3]`, `[2,1,3]`, []string{"/0", "/1"}},
 		{"further elements", `{"items":[1]}`, `{"items":[1,2,3]}`, []string{"/items/1", "/items/2"}},
 		{"a slash in a name is ~1 and a tilde is ~0", `{"a/b":1,"m~n":1,"~1":1}`, `{"a/b":2,"m~n":2,"~1":2}`, []string{"/a~1b", "/m~0n", "/~01"}},

@@ -75,10 +75,11 @@ func ExampleReceive() {
 			return
 		}
 		sale := idempotency.Key{Scope: "acme", Operation: "POST /sales", Value: key}
-		outcome, err := idempotency.Receive(ctx, db, sale, request, idempotency.Options{}, func(_ context.Context, b *pgx.Batch, _ time.Time) (idempotency.Answer, error) {
-			b.Queue(`insert into sales (item) values ($1)`, item)
-			return idempotency.Answer{StatusCode: http.StatusCreated, Body: []byte(item + " is sold")}, nil
-		})
+		outcome, err := idempotency.Receive(ctx, db, sale, request, idempotency.Options{},
+			func(_ context.Context, b *pgx.Batch, _ time.Time) (idempotency.Answer, error) {
+				b.Queue(`insert into sales (item) values ($1)`, item)
+				return idempotency.Answer{StatusCode: http.StatusCreated, Body: []byte(item + " is sold")}, nil
+			})
 		if reused, ok := errors.AsType[*idempotency.ReusedError](err); ok {
 			fmt.Println(err, reused.Pointers)
 			return

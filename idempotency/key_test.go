@@ -98,7 +98,10 @@ func TestNaturalKey(t *testing.T) {
 		{"case matters", of("Order-17"), "charge", 1, "Order-17:charge:v1"},
 		{"a colon in a part is not one between parts", of("order-17:line-2"), "charge", 1, "order-17%3Aline-2:charge:v1"},
 		{"a percent sign in a part is encoded", of("a%3Ab"), "charge", 1, "a%253Ab:charge:v1"},
-		{"characters that no key may hold are encoded", of("ключ 🔑\x00\"\\\xff"), "POST /v1", 1, "%D0%BA%D0%BB%D1%8E%D1%87%20%F0%9F%94%91%00%22%5C%FF:POST%20%2Fv1:v1"},
+		{
+			"characters that no key may hold are encoded", of("ключ 🔑\x00\"\\\xff"), "POST /v1",
+			1, "%D0%BA%D0%BB%D1%8E%D1%87%20%F0%9F%94%91%00%22%5C%FF:POST%20%2Fv1:v1",
+		},
 		{"255 characters are written out", of(long), "charge", 1, long + ":charge:v1"},
 		{"256 are a hash", of("y" + strings.Repeat("z", 245)), "charge", 1, "sha256:bd48ed92ac6d87d50ae21a7cca4def63f75ac820fd2d1880b4a6fdd339097387"},
 		{"a key without parts is refused", nil, "charge", 1, ""},

@@ -149,10 +149,12 @@ func wantProblem(t *testing.T, w *httptest.ResponseRecorder, status int, title s
 		Status      int
 	}
 	err := json.Unmarshal(w.Body.Bytes(), &p)
-	if err != nil || w.Code != status || p.Status != status || p.Type != "about:blank" || !strings.HasPrefix(p.Title, title) || w.Header().Get("Content-Type") != "application/problem+json" {
+	if err != nil || w.Code != status || p.Status != status || p.Type != "about:blank" ||
+		!strings.HasPrefix(p.Title, title) || w.Header().Get("Content-Type") != "application/problem+json" {
 		t.Errorf("the response is %d %v %s, want %d %s", w.Code, w.Header(), w.Body, status, title)
 	}
-	if retry := w.Header().Get("Retry-After"); (retry == "1") != (status == http.StatusServiceUnavailable || strings.HasPrefix(title, idempotency.ErrInFlight.Error())) {
+	if retry := w.Header().Get("Retry-After"); (retry == "1") != (status == http.StatusServiceUnavailable ||
+		strings.HasPrefix(title, idempotency.ErrInFlight.Error())) {
 		t.Errorf("Retry-After: %q", retry)
 	}
 }
@@ -183,8 +185,18 @@ func TestMiddleware_problems(t *testing.T) {
 	}{
 		{"no key", same, nil, options{}, asked{key: "none"}, http.StatusBadRequest, idempotency.ErrMissing.Error()},
 		{"a header that is no key", same, nil, options{}, asked{key: "a,b"}, http.StatusBadRequest, idempotency.ErrInvalid.Error()},
-		{"a large body", same, nil, options{}, asked{body: strings.Repeat("x", 1<<20+1)}, http.StatusRequestEntityTooLarge, "the body cannot be read: http: request body too large"},
-		{"a body beyond another bound", bound, nil, options{}, asked{body: "a=1"}, http.StatusRequestEntityTooLarge, "the body cannot be read: http: request body too large"},
+		{
+			"a large body", same, nil,
+			options{},
+			asked{body: strings.Repeat("x", 1<<20+1)},
+			http.StatusRequestEntityTooLarge, "the body cannot be read: http: request body too large",
+		},
+		{
+			"a body beyond another bound", bound, nil,
+			options{},
+			asked{body: "a=1"},
+			http.StatusRequestEntityTooLarge, "the body cannot be read: http: request body too large",
+		},
 		{"a body that is cut", cut, nil, options{}, asked{body: "a=1"}, http.StatusBadRequest, "the body cannot be read: planted"},
 		{"a body that was read before", read, nil, options{}, asked{body: "a=1"}, http.StatusInternalServerError, "Internal Server Error"},
 		{"a key that cannot be read", same, unreachable.Pool(), options{}, asked{}, http.StatusServiceUnavailable, "Service Unavailable"},
@@ -231,7 +243,8 @@ func TestMiddleware_statuses(t *testing.T) {
 			h := idempotency.Middleware(db.Pool(), options{})(http.HandlerFunc(handle))
 			for i := range 2 {
 				w := asked{target: fmt.Sprint("/?status=", status), body: "a mug"}.of(t, h)
-				if replayed := w.Header().Get(idempotency.HeaderReplayed) != ""; w.Code != status || w.Body.String() != "a mug\n\x00\xff" || replayed != (test.replayed && i > 0) {
+				if replayed := w.Header().Get(idempotency.HeaderReplayed) != ""; w.Code != status ||
+					w.Body.String() != "a mug\n\x00\xff" || replayed != (test.replayed && i > 0) {
 					t.Errorf("request %d: %+v", i+1, w)
 				}
 			}

@@ -185,7 +185,10 @@ func TestOnce_leavesTheSessionsLockTimeOutToTheWork(t *testing.T) {
 
 func TestOnce_inEachModeOfPgx(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheDescribe,
+		pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
 		config, err := pgxpool.ParseConfig(testdb.URL(t))
 		testdb.Must(t, err)
 		config.ConnConfig.DefaultQueryExecMode = mode

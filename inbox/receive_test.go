@@ -46,21 +46,41 @@ func TestReceiveAndAppend_storeEachMessageOnce(t *testing.T) {
 		became   inbox.Reception
 		rows     string // id:key:status:first
 	}{
-		"one":                      {[]inbox.Message{note("a", "")}, inbox.Reception{New: 1}, "a:k:pending:t"},
-		"one without a key":        {[]inbox.Message{{ID: "a"}}, inbox.Reception{New: 1}, "a:a:pending:t"},
-		"two of a key":             {[]inbox.Message{note("b", ""), note("a", "")}, inbox.Reception{New: 2}, "a:k:pending:f b:k:pending:t"},
-		"one twice":                {[]inbox.Message{note("a", ""), note("a", ""), note("b", "")}, inbox.Reception{New: 2, Duplicates: 1}, "a:k:pending:t b:k:pending:f"},
-		"one that is known":        {[]inbox.Message{note("known", "as before"), note("a", "")}, inbox.Reception{New: 1, Duplicates: 1}, "a:k:pending:t"},
-		"two payloads":             {[]inbox.Message{note("a", ""), note("a", "other"), note("a", "other")}, inbox.Reception{New: 1, DeadLetters: 1, Duplicates: 1}, "a:k:pending:t " + odd("a")},
-		"a known id":               {[]inbox.Message{note("known", "other"), note("a", "other")}, inbox.Reception{New: 1, DeadLetters: 1}, "a:k:pending:t " + odd("known")},
-		"no id":                    {[]inbox.Message{note("", "other"), note("a", "")}, inbox.Reception{New: 1, DeadLetters: 1}, "a:k:pending:t " + odd("")},
-		"a long id":                {[]inbox.Message{note(long, "other")}, inbox.Reception{DeadLetters: 1}, odd(long)},
-		"a long key":               {[]inbox.Message{{ID: "a", OrderingKey: long, Payload: []byte("other")}}, inbox.Reception{DeadLetters: 1}, odd("a")},
-		"invalid UTF-8":            {[]inbox.Message{note("\xff", "other")}, inbox.Reception{DeadLetters: 1}, odd("\xff")},
-		"two of one payload":       {[]inbox.Message{note("\xff", "other"), note(long, "other")}, inbox.Reception{DeadLetters: 2}, strings.Join(two, " ")},
-		"NUL":                      {[]inbox.Message{note("a\x00", "other")}, inbox.Reception{DeadLetters: 1}, odd("a\x00")},
-		"metadata that is long":    {[]inbox.Message{{ID: "a", Payload: []byte("other"), Metadata: map[string]string{"m": strings.Repeat("x", 9<<20)}}}, inbox.Reception{DeadLetters: 1}, odd("a")},
-		"metadata that is escaped": {[]inbox.Message{{ID: "a", Metadata: map[string]string{"m": strings.Repeat("<\"\x01", 300_000)}}}, inbox.Reception{New: 1}, "a:a:pending:t"},
+		"one":               {[]inbox.Message{note("a", "")}, inbox.Reception{New: 1}, "a:k:pending:t"},
+		"one without a key": {[]inbox.Message{{ID: "a"}}, inbox.Reception{New: 1}, "a:a:pending:t"},
+		"two of a key":      {[]inbox.Message{note("b", ""), note("a", "")}, inbox.Reception{New: 2}, "a:k:pending:f b:k:pending:t"},
+		"one twice": {
+			[]inbox.Message{note("a", ""), note("a", ""), note("b", "")},
+			inbox.Reception{New: 2, Duplicates: 1},
+			"a:k:pending:t b:k:pending:f",
+		},
+		"one that is known": {[]inbox.Message{note("known", "as before"), note("a", "")}, inbox.Reception{New: 1, Duplicates: 1}, "a:k:pending:t"},
+		"two payloads": {
+			[]inbox.Message{note("a", ""), note("a", "other"), note("a", "other")},
+			inbox.Reception{New: 1, DeadLetters: 1, Duplicates: 1},
+			"a:k:pending:t " + odd("a"),
+		},
+		"a known id": {
+			[]inbox.Message{note("known", "other"), note("a", "other")},
+			inbox.Reception{New: 1, DeadLetters: 1},
+			"a:k:pending:t " + odd("known"),
+		},
+		"no id":              {[]inbox.Message{note("", "other"), note("a", "")}, inbox.Reception{New: 1, DeadLetters: 1}, "a:k:pending:t " + odd("")},
+		"a long id":          {[]inbox.Message{note(long, "other")}, inbox.Reception{DeadLetters: 1}, odd(long)},
+		"a long key":         {[]inbox.Message{{ID: "a", OrderingKey: long, Payload: []byte("other")}}, inbox.Reception{DeadLetters: 1}, odd("a")},
+		"invalid UTF-8":      {[]inbox.Message{note("\xff", "other")}, inbox.Reception{DeadLetters: 1}, odd("\xff")},
+		"two of one payload": {[]inbox.Message{note("\xff", "other"), note(long, "other")}, inbox.Reception{DeadLetters: 2}, strings.Join(two, " ")},
+		"NUL":                {[]inbox.Message{note("a\x00", "other")}, inbox.Reception{DeadLetters: 1}, odd("a\x00")},
+		"metadata that is long": {
+			[]inbox.Message{{ID: "a", Payload: []byte("other"), Metadata: map[string]string{"m": strings.Repeat("x", 9<<20)}}},
+			inbox.Reception{DeadLetters: 1},
+			odd("a"),
+		},
+		"metadata that is escaped": {
+			[]inbox.Message{{ID: "a", Metadata: map[string]string{"m": strings.Repeat("<\"\x01", 300_000)}}},
+			inbox.Reception{New: 1},
+			"a:a:pending:t",
+		},
 		"metadata that is no text": {[]inbox.Message{{ID: "a", Metadata: map[string]string{"\x00m": "\x00\xff\\u0000"}}}, inbox.Reception{New: 1}, "a:a:pending:t"},
 	} {
 		for entry, receive := range map[string]func(t *testing.T, db groupcommit.DB) inbox.Reception{

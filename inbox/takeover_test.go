@@ -130,7 +130,8 @@ create trigger refuse before update on inbox for each row when (old.due_at > '21
 			db := fresh(t, "m1@k", "m2@k", "m3@l")
 			write(t, db, `update inbox set status = 'running', fence = 4, attempts = 11, deaths = 11, holder = 'dead' where message_id = 'm1'`)
 			start(t, processor(t, db, answer(nil), short, func(o *inbox.Options) { o.Policy.DeadLetters = test.policy }))
-			testrun.Row(t, db, `select string_agg(concat_ws(':', message_id, status, first, fence), ' ' order by id) = $1 from inbox where ordering_key = 'k'`, test.want)
+			testrun.Row(t, db,
+				`select string_agg(concat_ws(':', message_id, status, first, fence), ' ' order by id) = $1 from inbox where ordering_key = 'k'`, test.want)
 			testrun.Row(t, db, `select status = 'done' from inbox where message_id = 'm3'`)
 		})
 	}

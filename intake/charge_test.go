@@ -141,7 +141,8 @@ func TestCancelCharge(t *testing.T) {
 	charge := charge(t, in, "charge")
 	for _, key := range []string{"k1", "k1", "k2"} { // a charge is asked to be canceled once
 		got, err := in.CancelCharge(t.Context(), acme(), to("cancel", key), charge)
-		if err != nil || got.StatusCode != http.StatusAccepted || got.Header.Get("Location") != "/v1/charges/"+charge || !strings.Contains(string(got.Body), `"status":"pending"`) {
+		if err != nil || got.StatusCode != http.StatusAccepted || got.Header.Get("Location") != "/v1/charges/"+charge ||
+			!strings.Contains(string(got.Body), `"status":"pending"`) {
 			t.Errorf("%s: %v: %+v", key, err, got)
 		}
 	}

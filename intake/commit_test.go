@@ -27,7 +27,10 @@ func TestGroupCommit_ofSeveralRequests(t *testing.T) {
 	t.Parallel()
 	owner := testdb.Reused(t)
 	// As the api's.
-	db := testdb.OpenAt(t, owner.Pool().Config().ConnString(), postgres.Options{Role: postgres.RoleAPI, Writes: groupcommit.NewStatements(slices.Concat(idempotency.Writes(), ledger.Writes(), outbox.Writes())...), LockTimeout: 25 * time.Millisecond})
+	db := testdb.OpenAt(t, owner.Pool().Config().ConnString(), postgres.Options{
+		Role:   postgres.RoleAPI,
+		Writes: groupcommit.NewStatements(slices.Concat(idempotency.Writes(), ledger.Writes(), outbox.Writes())...), LockTimeout: 25 * time.Millisecond,
+	})
 	in := &intake.Intake{DB: db, Options: idempotency.Options{
 		Read: intake.BatchedRead(db, 0), Retention: time.Hour, Wait: 5 * time.Second,
 	}}

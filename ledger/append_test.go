@@ -58,7 +58,8 @@ func TestAppend_refusesAStaleVersion(t *testing.T) {
 			t.Errorf("%s: %v, want it refused by %s", name, err, test.refused)
 		}
 	}
-	testrun.Same(t, "what is stored", before, testdb.All[string](t, db, `select e::text from ledger_events e union all select p::text from ledger_postings p order by 1`))
+	testrun.Same(t, "what is stored", before,
+		testdb.All[string](t, db, `select e::text from ledger_events e union all select p::text from ledger_postings p order by 1`))
 	for _, err := range []error{nil, errors.New("something"), groupcommit.ErrUnknown, ledger.ErrNotFound} {
 		if ledger.IsConflict(err) {
 			t.Errorf("%v is taken for a conflict", err)
@@ -110,7 +111,8 @@ func TestAppend_continuesItsStream(t *testing.T) {
 			if left > 0 {
 				appended(t, db, ledger.New(id), cause("a"), requested("acme"))
 			}
-			if _, err := commit(t.Context(), db, lost, cause("b"), paid("acme", "pi_1")[2:]...); !ledger.IsConflict(err) || groupcommit.Constraint(err) != previousExists {
+			if _, err := commit(t.Context(), db, lost, cause("b"), paid("acme", "pi_1")[2:]...); !ledger.IsConflict(err) ||
+				groupcommit.Constraint(err) != previousExists {
 				t.Errorf("of two there are %d: %v, want a conflict by %s", left, err, previousExists)
 			}
 		}

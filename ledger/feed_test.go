@@ -51,7 +51,10 @@ func TestReadFeed(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	api := testdb.As(t, db, postgres.RoleAPI).Tenant("acme")
-	refund := []domain.Event{domain.RefundRequested{RefundID: "re_1", Amount: 600}, domain.RefundSucceeded{RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 600}}
+	refund := []domain.Event{
+		domain.RefundRequested{RefundID: "re_1", Amount: 600},
+		domain.RefundSucceeded{RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 600},
+	}
 	for i := range 4 {
 		id := fmt.Sprint("ch_", i)
 		appended(t, db, ledger.New(id), cause("a"), paid("acme", "pi_"+id)...)

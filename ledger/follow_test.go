@@ -77,7 +77,8 @@ func TestFollow_storesEachEventOnce(t *testing.T) {
 	})
 	testrun.Same(t, "events twice, or before the one before them", []string{}, testdb.All[string](t, db, `
 select stream_id from (select stream_id, version, row_number() over (partition by stream_id order by n) as place from followed) f where version <> place`))
-	testrun.Same(t, "the highest position", testdb.One[int64](t, db, `select max(position) from ledger_events`), testdb.One[int64](t, db, `select highest from followers where name = 'test'`))
+	testrun.Same(t, "the highest position", testdb.One[int64](t, db, `select max(position) from ledger_events`),
+		testdb.One[int64](t, db, `select highest from followers where name = 'test'`))
 }
 
 // TestFollowers_skipNothingThatCommitsLate: a transaction that is older than one which is committed delays the

@@ -90,7 +90,8 @@ func TestDisputesWithheld(t *testing.T) {
 		return domain.DisputeMoved{DisputeID: id, Transaction: transaction, Amount: amount, Fee: 15}
 	}
 	appended(t, db, ledger.New("ch_1"), cause("a"), append(paid("acme", "pi_1"),
-		opened("du_open"), domain.DisputeWithdrawn{DisputeMoved: moved("du_open", "txn_1", 1000)}, domain.DisputeReinstated{DisputeMoved: moved("du_open", "txn_2", 10)},
+		opened("du_open"), domain.DisputeWithdrawn{DisputeMoved: moved("du_open", "txn_1", 1000)},
+		domain.DisputeReinstated{DisputeMoved: moved("du_open", "txn_2", 10)},
 		opened("du_lost"), domain.DisputeWithdrawn{DisputeMoved: moved("du_lost", "txn_3", 500)}, domain.DisputeClosed{DisputeID: "du_lost", Status: "lost"},
 		opened("du_inquiry"),
 		opened("du_goes_on"), domain.DisputeClosed{DisputeID: "du_goes_on", Status: "won"},

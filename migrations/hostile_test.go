@@ -242,7 +242,8 @@ select relname::text
 		for name, r := range cases.forged {
 			// A constraint of the table may refuse what no policy looks at, and a cast (22…) what is
 			// of another type.
-			if code := h.try(t, `set local payonce.merchant = 'acme'`, before[table], r.insert(table)); code != refused && code != "23514" && !strings.HasPrefix(code, "22") {
+			if code := h.try(t, `set local payonce.merchant = 'acme'`, before[table], r.insert(table)); code != refused &&
+				code != "23514" && !strings.HasPrefix(code, "22") {
 				t.Errorf("%s %s: %q, want %s", table, name, code, refused)
 			}
 		}

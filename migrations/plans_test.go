@@ -176,7 +176,8 @@ func (l lookup) plan(t *testing.T, db *postgres.DB, mode, sql string) string {
 	args := l.args
 	if args == "" {
 		var types []string
-		err := conn.QueryRow(t.Context(), `select parameter_types::text[] from pg_prepared_statements where name = 'looked'`, pgx.QueryExecModeSimpleProtocol).Scan(&types)
+		err := conn.QueryRow(t.Context(), `select parameter_types::text[] from pg_prepared_statements where name = 'looked'`,
+			pgx.QueryExecModeSimpleProtocol).Scan(&types)
 		testdb.Must(t, err)
 		for i, name := range types {
 			types[i] = sample(t, name)

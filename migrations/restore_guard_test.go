@@ -17,13 +17,22 @@ func TestRestoreGuard(t *testing.T) {
 		statements []string
 		own        bool
 	}{
-		"a database that was made from a template":       {nil, true},
-		"tables that were written anew where they stand": {[]string{`vacuum full`, `vacuum freeze restore_mark`, `cluster restore_mark using restore_mark_pkey`}, true},
-		"a row that was locked":                          {[]string{`select only_one from restore_mark for update`}, true},
-		"a row that another transaction wrote":           {[]string{`update restore_mark set written_in = written_in`}, false},
-		"rows without their table":                       {[]string{`create table dump as select only_one, written_in from restore_mark`, `truncate restore_mark`, `insert into restore_mark table dump`}, false},
-		"no row":                                         {[]string{`truncate restore_mark`}, false},
-		"a table that came through a dump, by chance in the transaction of the same number": {[]string{`drop view restore_guard; drop table restore_mark`, anew(t)}, false},
+		"a database that was made from a template": {nil, true},
+		"tables that were written anew where they stand": {[]string{
+			`vacuum full`,
+			`vacuum freeze restore_mark`, `cluster restore_mark using restore_mark_pkey`,
+		}, true},
+		"a row that was locked":                {[]string{`select only_one from restore_mark for update`}, true},
+		"a row that another transaction wrote": {[]string{`update restore_mark set written_in = written_in`}, false},
+		"rows without their table": {[]string{
+			`create table dump as select only_one, written_in from restore_mark`,
+			`truncate restore_mark`, `insert into restore_mark table dump`,
+		}, false},
+		"no row": {[]string{`truncate restore_mark`}, false},
+		"a table that came through a dump, by chance in the transaction of the same number": {[]string{
+			`drop view restore_guard; drop table restore_mark`,
+			anew(t),
+		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

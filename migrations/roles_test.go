@@ -116,7 +116,10 @@ func composeServer(t *testing.T) (server *local.Server, admin *pgx.Conn) {
 func TestComposeLogins(t *testing.T) {
 	t.Parallel()
 	server, admin := composeServer(t)
-	for role, login := range map[postgres.Role]string{postgres.RoleAPI: "payonce_compose_api", postgres.RoleWorker: "payonce_compose_worker", postgres.RoleConsole: "payonce_compose_console"} {
+	for role, login := range map[postgres.Role]string{
+		postgres.RoleAPI:    "payonce_compose_api",
+		postgres.RoleWorker: "payonce_compose_worker", postgres.RoleConsole: "payonce_compose_console",
+	} {
 		o := postgres.Options{Role: role, RefusePrivileged: true, AllowPlaintext: true, AllowUnsafeDurability: true}
 		db, err := postgres.Open(t.Context(), user(t, server.URL("payonce"), login), o)
 		testdb.Must(t, err)

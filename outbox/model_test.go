@@ -38,7 +38,10 @@ func TestModel(t *testing.T) {
 	sequence := 0
 	rapid.Check(t, func(r *rapid.T) {
 		sequence++
-		m := &model{t: t, r: r, url: url, db: db, topic: fmt.Sprint("t", sequence), committed: map[string]bool{}, acked: map[string]bool{}, answers: map[string]string{}}
+		m := &model{
+			t: t, r: r, url: url, db: db, topic: fmt.Sprint("t", sequence),
+			committed: map[string]bool{}, acked: map[string]bool{}, answers: map[string]string{},
+		}
 		m.both[0], m.both[1] = m.born(), m.born()
 		r.Repeat(m.actions())
 		m.settle()

@@ -77,7 +77,8 @@ func TestSubscriber_deliversAgainWhatIsNotAcknowledgedUntilTheDeadline(t *testin
 	r.wantNext(t, "m0002", "m0003")
 	wantEmpty(t, db)
 	testrun.True(t, "the end of the failure is logged", func() bool { return strings.Contains(log.String(), "works again") })
-	if line, _, _ := strings.Cut(log.String(), "\n"); !strings.Contains(line, "level=ERROR") || !strings.Contains(line, "topic=letters") || !strings.Contains(line, "refused=2") {
+	if line, _, _ := strings.Cut(log.String(), "\n"); !strings.Contains(line, "level=ERROR") ||
+		!strings.Contains(line, "topic=letters") || !strings.Contains(line, "refused=2") {
 		t.Errorf("the failure is logged as %s", log)
 	}
 }

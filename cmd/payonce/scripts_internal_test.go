@@ -220,7 +220,8 @@ func (s *script) empty(ts *testscript.TestScript, _ []string) (bool, error) {
 func (s *script) stripe(ts *testscript.TestScript, args []string) (bool, error) {
 	if len(args) == 3 {
 		var intent string
-		err := s.db.QueryRow(s.tb.Context(), `select data ->> 'payment_intent' from ledger_events where stream_id = $1 and type like 'payment.started.%'`, args[1]).Scan(&intent)
+		err := s.db.QueryRow(s.tb.Context(),
+			`select data ->> 'payment_intent' from ledger_events where stream_id = $1 and type like 'payment.started.%'`, args[1]).Scan(&intent)
 		body := fmt.Sprintf(`{"payment_intent":%q,"amount":%s}`, intent, args[2])
 		s.provider.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(s.tb.Context(), http.MethodPost, "/refund", strings.NewReader(body)))
 		return true, err

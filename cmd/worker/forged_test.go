@@ -67,7 +67,8 @@ func TestRun_passesForgedRows(t *testing.T) {
 	}
 	b := &pgx.Batch{}
 	s, err := ledger.Append(b, ledger.New("ch_good"), ledger.Cause{CausationID: "1"}, domain.ChargeRequested{Terms: domain.Terms{
-		MerchantID: "acme", OrderID: "17", Money: domain.Money{Amount: 1000, Currency: "EUR"}, PaymentMethod: "pm_card_visa", Items: []domain.Item{{SKU: "sold out", Quantity: 1}},
+		MerchantID: "acme", OrderID: "17", Money: domain.Money{Amount: 1000, Currency: "EUR"},
+		PaymentMethod: "pm_card_visa", Items: []domain.Item{{SKU: "sold out", Quantity: 1}},
 	}, Steps: domain.Steps()})
 	testdb.Must(t, err)
 	payload := s.EncodeEnvelope(s.Head())

@@ -133,7 +133,10 @@ func (w *world) lab(t *testing.T) {
 	t.Helper()
 	b := w.tab(t, w.url, look{1280, "light"})
 	b.open("/lab")
-	for _, title := range []string{"Send one request 10 times at once", "Redeliver every message", "Resend all webhooks of the provider", "Remove idempotency_keys_once", "Kill a worker"} {
+	for _, title := range []string{
+		"Send one request 10 times at once", "Redeliver every message",
+		"Resend all webhooks of the provider", "Remove idempotency_keys_once", "Kill a worker",
+	} {
 		b.tabTo(`e.ariaLabel === "Do it: ` + title + `"`)
 		b.press("\r")
 		b.until(`document.querySelector(".did li b")?.textContent === "` + title + `"`)

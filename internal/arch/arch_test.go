@@ -87,21 +87,34 @@ func TestChecks_findPlantedViolations(t *testing.T) {
 		got  []string
 		want []string
 	}{
-		"domain imports a third party":       {check(planted("domain", "errors", "github.com/google/uuid")), []string{"domain must not import github.com/google/uuid: "}},
+		"domain imports a third party": {
+			check(planted("domain", "errors", "github.com/google/uuid")),
+			[]string{"domain must not import github.com/google/uuid: "},
+		},
 		"a test of domain uses the database": {check(planted("domain", "tests", "internal/postgres")), []string{"domain must not import internal/postgres: "}},
 		"a test of the ledger may use it":    {check(planted("ledger", "tests", "internal/postgres", "internal/testrun")), nil},
-		"fulfillment calls intake back":      {check(planted("fulfillment", "intake")), []string{"fulfillment must not import intake: ", "fulfillment must not link intake, "}},
-		"a black-box test shares the code":   {check(planted("e2e", "tests", "ledger")), []string{"e2e must not import ledger: "}},
-		"a package has no rule":              {check(planted("internal/util")), []string{"internal/util has no rule"}},
-		"a rule has no package":              {checkRules([]rule{{path: "outbox"}}, nil), []string{"outbox has a rule and is not in the tree"}},
+		"fulfillment calls intake back": {
+			check(planted("fulfillment", "intake")),
+			[]string{"fulfillment must not import intake: ", "fulfillment must not link intake, "},
+		},
+		"a black-box test shares the code": {check(planted("e2e", "tests", "ledger")), []string{"e2e must not import ledger: "}},
+		"a package has no rule":            {check(planted("internal/util")), []string{"internal/util has no rule"}},
+		"a rule has no package":            {checkRules([]rule{{path: "outbox"}}, nil), []string{"outbox has a rule and is not in the tree"}},
 		"a step takes a message of Watermill, its test an Echo context": {
 			check(planted("fulfillment", "github.com/ThreeDotsLabs/watermill/message", "tests", "github.com/labstack/echo/v4")),
 			[]string{"fulfillment must not import github.com/ThreeDotsLabs/watermill/message: ", "fulfillment must not import github.com/labstack/echo/v4: "},
 		},
-		"the api links stripe-go":       {checkBans([]pkg{planted("cmd/api", "github.com/stripe/stripe-go/v85")}), []string{"cmd/api must not link github.com/stripe: " + noProvider}},
+		"the api links stripe-go": {
+			checkBans([]pkg{planted("cmd/api", "github.com/stripe/stripe-go/v85")}),
+			[]string{"cmd/api must not link github.com/stripe: " + noProvider},
+		},
 		"a name that only begins alike": {checkBans([]pkg{planted("cmd/api", "github.com/stripes", "internal/stripes", "testing2")}), nil},
 		"a package that does not say what it is": {
-			checkDocs([]pkg{planted("inbox"), {ImportPath: at("outbox"), Name: "outbox", Doc: "Things."}, {ImportPath: at("ledger"), Name: "ledger", Doc: "Package ledger stores."}}),
+			checkDocs([]pkg{
+				planted("inbox"),
+				{ImportPath: at("outbox"), Name: "outbox", Doc: "Things."},
+				{ImportPath: at("ledger"), Name: "ledger", Doc: "Package ledger stores."},
+			}),
 			[]string{"inbox has no package doc", "outbox: the package doc does not begin with \"Package outbox\""},
 		},
 	} {

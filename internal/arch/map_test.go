@@ -14,7 +14,7 @@ type rule struct {
 const (
 	// strict are packages whose tests import no more than they do. Other tests may import
 	// what they need, such as a database.
-	strict = "domain e2e e2e/failover internal/openapi internal/robustness/demo internal/robustness/harness"
+	strict = "domain e2e e2e/failover internal/robustness/demo internal/robustness/harness"
 	// pure are packages that import, outside this module, the standard library alone.
 	pure = "domain fulfillment/schema"
 	// testHelpers are packages that every test may import: they know none of the service.
@@ -41,7 +41,10 @@ var rules = []rule{
 	// The service.
 	{"domain", "", "pure rules, to be read and tested without anything else"},
 	{"ledger", "domain groupcommit internal/loop internal/postgres", "stores domain's events; its siblings meet it only in the batch of a use case"},
-	{"intake", "domain groupcommit idempotency ledger outbox internal/postgres", "accepts; it does not import fulfillment and knows neither HTTP nor the provider"},
+	{
+		"intake", "domain groupcommit idempotency ledger outbox internal/postgres",
+		"accepts; it does not import fulfillment and knows neither HTTP nor the provider",
+	},
 	{
 		"fulfillment", "domain groupcommit inbox ledger outbox internal/merchants internal/postgres internal/stripe internal/webhook",
 		"carries out what was accepted; it does not import intake and knows no HTTP API",
@@ -73,7 +76,10 @@ var rules = []rule{
 			"internal/loop internal/postgres internal/program",
 		"shows what is stored; it accepts and carries out nothing",
 	},
-	{"internal/service", "groupcommit idempotency ledger outbox internal/postgres internal/program internal/telemetry internal/upkeep", "what the api and the worker have in common, and the sandbox has not"},
+	{
+		"internal/service", "groupcommit idempotency ledger outbox internal/postgres internal/program internal/telemetry internal/upkeep",
+		"what the api and the worker have in common, and the sandbox has not",
+	},
 	{"internal/loop", "", "repeats work, whichever it is"},
 	{
 		"internal/upkeep", "idempotency inbox internal/loop internal/merchants internal/postgres",
@@ -100,7 +106,6 @@ var rules = []rule{
 
 	// The proofs: tests, the demo, and what they need.
 	{"internal/arch", "internal/telemetry", "checks the others from outside; only tests import it"},
-	{"internal/openapi", "", "checks responses against a contract, whichever program sends them; only tests import it"},
 	{"internal/postgres/local", "internal/loop internal/postgres", "starts a server, whatever is kept in it"},
 	{
 		"internal/testdb", "groupcommit migrations internal/postgres internal/postgres/local internal/testrun",
@@ -115,7 +120,7 @@ var rules = []rule{
 		"shows the service as a client sees it, so it shares no code with it",
 	},
 	{
-		"e2e", "internal/audit internal/openapi internal/postgres/local internal/robustness/failpoint " +
+		"e2e", "internal/audit internal/postgres/local internal/robustness/failpoint " +
 			"internal/robustness/harness migrations/version",
 		"black-box tests: they see HTTP, the sandbox's books and the tables, judge by the audit's one list, and upgrade from the schema before the newest",
 	},
@@ -167,11 +172,14 @@ var thirdParties = []thirdParty{
 		"Watermill is the transport between outbox and inbox; steps and use cases never see its messages",
 	},
 	{
-		"github.com/pb33f", "internal/httpapi internal/openapi",
+		"github.com/pb33f", "internal/httpapi",
 		"the contract judges tests; no program reads it at run time",
 	},
 	{"github.com/stripe", "internal/stripe", "stripe-go hides retries and sleeps that internal/stripe switches off"},
-	{"github.com/prometheus", "cmd/payonce internal/telemetry", "metrics are plain values, so that packages can be imported and read without it; payonce reads durations such as 30d by it"},
+	{
+		"github.com/prometheus", "cmd/payonce internal/telemetry",
+		"metrics are plain values, so that packages can be imported and read without it; payonce reads durations such as 30d by it",
+	},
 	{"go.opentelemetry.io", "e2e internal/telemetry", "traces are plain values too; e2e reads what a collector gets"},
 	{"github.com/chromedp", "e2e/browser", "the browser's protocol belongs to the test of the console"},
 	{"github.com/exaring", "internal/telemetry", "a pool takes any tracer, so that only one package knows which"},

@@ -91,7 +91,8 @@ func newFixture(t *testing.T) *fixture {
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, done_fence)
 values ('fulfillment', 'evt_1', '{refunded}', 'stripe.charge.refunded', '{}', '{}', sha256('{}'), 'done', 1, 1)`)
 
-	f.observe("bought", recorded(domain.RefundObserved{RefundID: "re_outside", Provider: domain.Provider, ProviderRefund: "re_outside", Amount: 100, Notify: true}))
+	f.observe("bought",
+		recorded(domain.RefundObserved{RefundID: "re_outside", Provider: domain.Provider, ProviderRefund: "re_outside", Amount: 100, Notify: true}))
 	f.observe("bought", dispute())
 	f.observe("bought", dispute(-1000))
 

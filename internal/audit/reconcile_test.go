@@ -75,7 +75,8 @@ func TestReconcile(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	for name, id := range maps.Clone(f.ids) {
-		f.ids["reference_of_"+name] = testdb.All[string](t, f.db, `select coalesce(max(data ->> 'reference'), '') from ledger_events where version = 1 and stream_id = $1`, id)[0]
+		f.ids["reference_of_"+name] = testdb.All[string](t, f.db,
+			`select coalesce(max(data ->> 'reference'), '') from ledger_events where version = 1 and stream_id = $1`, id)[0]
 	}
 	cases, _ := f.listed()
 	judged, broken := map[string]bool{}, map[string]bool{}

@@ -51,7 +51,8 @@ func TestPages(t *testing.T) {
 	request.OrderID, request.Metadata = hostile, map[string]string{hostile: hostile}
 	request.Items, request.Skipped = []domain.Item{{SKU: hostile, Quantity: 2}}, []string{domain.Notification}
 	failed := domain.Failure{Code: domain.CardDeclined, Message: hostile}
-	w.charge(t, request, domain.InventoryReserved{Items: request.Items}, domain.PaymentDeclined{Failure: failed}, domain.InventoryReleased{Items: request.Items}, domain.ChargeFailed{Failure: failed})
+	w.charge(t, request, domain.InventoryReserved{Items: request.Items}, domain.PaymentDeclined{Failure: failed},
+		domain.InventoryReleased{Items: request.Items}, domain.ChargeFailed{Failure: failed})
 	testdb.Exec(t, w.db.Pool(), `
 insert into idempotency_keys (scope, operation, key, fingerprint, status_code, headers, body, expires_at)
 values ('acme', 'POST /v1/charges', $1, '', 202, '{"Location":["/v1/charges/`+id+`"]}', '{}', now() + interval '1 day')`, hostile)
@@ -68,10 +69,13 @@ values ('acme', 'POST /v1/charges', $1, '', 202, '{"Location":["/v1/charges/`+id
 		"/charges/" + id:                         {"charge.failed.v1", "inventory.reserved.v1", "Timeline"},
 		"/charges/" + url.PathEscape(hostile):    {id},
 		"/dead-letters":                          {"Message", "1 message", "charge.succeeded.v1"},
-		"/dead-letters/" + w.deadNumber(t):       {"Payload", "Held up behind it", "payonce inbox retry " + w.deadNumber(t), "payonce inbox discard " + w.deadNumber(t) + " --reason"},
-		"/lab":                                   {"no crash lab here"},
-		"/learn":                                 {"No charge has succeeded yet"},
-		"/learn?charge=" + id:                    {"What if it dies here?", "charge.requested.v1"},
+		"/dead-letters/" + w.deadNumber(t): {
+			"Payload", "Held up behind it",
+			"payonce inbox retry " + w.deadNumber(t), "payonce inbox discard " + w.deadNumber(t) + " --reason",
+		},
+		"/lab":                {"no crash lab here"},
+		"/learn":              {"No charge has succeeded yet"},
+		"/learn?charge=" + id: {"What if it dies here?", "charge.requested.v1"},
 	} {
 		p := w.get(t, path)
 		p.is(t, path, http.StatusOK)
@@ -95,7 +99,7 @@ values ('acme', 'POST /v1/charges', $1, '', 202, '{"Location":["/v1/charges/`+id
 	w.post(t, "/lab", url.Values{"action": {"kill-worker"}}).is(t, "an action without a lab", http.StatusForbidden)
 	for path, status := range map[string]int{
 		"/nowhere": 404, "/charges/ch_unknown": 404, "/dead-letters/999999": 404, "/dead-letters/x": 404, "/charges?q=%00": 400,
-		"/charges/%00": 400, "/charges/%ff": 400, "/charges?q=%ff": 400, "/charges?q=%zz": 400, "/learn?charge=%fe": 400,
+		"/charges/%00": 400, "/charges/%ff": 400, "/charges?q=%ff": 400, "/learn?charge=%fe": 400,
 	} {
 		if p := w.get(t, path); p.status != status || !strings.Contains(p.body, "<h1>") {
 			t.Errorf("%s: %d, want %d", path, p.status, status)

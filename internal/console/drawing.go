@@ -299,7 +299,7 @@ func (d *drawing) place() {
 			r.Since = "+" + r.at.Sub(rows[0].at).Round(100*time.Microsecond).String()
 		}
 		if passed >= longGap && r.Torn == "" {
-			r.Torn = span(passed) + " later"
+			r.Torn = passed.Round(100*time.Millisecond).String() + " later"
 		}
 		if r.Torn != "" {
 			y += torn

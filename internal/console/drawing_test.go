@@ -68,7 +68,10 @@ func hostileTimeline(n int) audit.Timeline {
 	whats := []string{text, "received", "duplicate", "taken over", "failed", "released", "done", "running", "dead letter"}
 	for i := range n {
 		detail := audit.Detail{text: text, "items": []string{text}, "claimed_at": start.Format(time.RFC3339Nano), "holder": text + strconv.Itoa(i%9)}
-		for _, name := range []string{"message", "error", "last_error", "type", "status", "id", "webhook_id", "provider_key", "dropped_by", "key", "status_code", "cause", "event_id"} {
+		for _, name := range []string{
+			"message", "error", "last_error", "type", "status", "id",
+			"webhook_id", "provider_key", "dropped_by", "key", "status_code", "cause", "event_id",
+		} {
 			detail[name] = text
 		}
 		t.Entries = append(t.Entries, audit.TimelineEntry{

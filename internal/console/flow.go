@@ -19,7 +19,6 @@ var selectFlow string
 type facts struct {
 	At        time.Time
 	Sessions  map[string]int
-	Events    []event        // newest first
 	Leases    []lease        // the first to end first
 	Takeovers []takeover     // newest first
 	Followed  []int64        // messages of both
@@ -28,16 +27,9 @@ type facts struct {
 	Times     map[string][]time.Duration // p50 and p99 of a charge and of its steps
 	Quick     []audit.Check
 
-	Open, Waiting, Dead, Unread, Keys, Appended int
+	Recent, Open, Waiting, Dead, Unread, Keys, Appended int // Recent are the newest events, which the rest is about
 
 	Waited time.Duration // the oldest unread message
-}
-
-type event struct {
-	Charge  string
-	Version int
-	Type    string
-	At      time.Time
 }
 
 // lease is a message that a worker has claimed.
@@ -99,7 +91,7 @@ func judge(f facts, programs []process) (alive map[string]int, all map[string]wr
 		{dark["api"] > 0, "api", "warn", "an api has died"},
 		{alive["worker"] == 0, "watermill", "bad", "no worker has a session"},
 		{dark["worker"] > 0, "watermill", "warn", "a worker has died"},
-		{f.Waited > 2*time.Second, "outbox", "warn", "the oldest has waited " + span(f.Waited)},
+		{f.Waited > 2*time.Second, "outbox", "warn", "the oldest has waited " + f.Waited.Round(time.Second).String()},
 		{f.Dead > 0, "inbox", "bad", plural(f.Dead, "dead letter")},
 		{attempts > 0, "provider", "warn", fmt.Sprintf("%.1f failed attempts/s", attempts)},
 		{f.Waiting > 0, "provider", "warn", plural(f.Waiting, "message") + " waiting for it"},

@@ -4,7 +4,7 @@
 -- so these are the end of each stream. $1 are the receivers. $2 are messages that were
 -- leased, or taken over, when this was read last: they may have ended since. $3 is the topic.
 with recent as (
-  select stream_id, version, type, recorded_at, regexp_replace(type, '\.v[0-9]+$', '') as name,
+  select stream_id, version, recorded_at, regexp_replace(type, '\.v[0-9]+$', '') as name,
          data ->> 'payment_intent' as intent, coalesce(data ->> 'refund_id', data ->> 'event_id') as about
     from ledger_events
    order by txid desc, position desc
@@ -107,7 +107,7 @@ with recent as (
 select jsonb_build_object(
   'at',        clock_timestamp(),
   'sessions',  (select coalesce(jsonb_object_agg(name, n), '{}') from sessions),
-  'events',    (select coalesce(jsonb_agg(jsonb_build_object('charge', stream_id, 'version', version, 'type', type, 'at', recorded_at)), '[]') from recent),
+  'recent',    (select count(*) from recent),
   'leases',    (select coalesce(jsonb_agg(leases order by due_at), '[]') from leases),
   'takeovers', (select coalesce(jsonb_agg(takeovers order by at desc), '[]') from takeovers),
   'followed',  (select coalesce(jsonb_agg(id), '[]') from (select id from leases union select id from takeovers) f),

@@ -24,9 +24,6 @@ func clientBehind(proxies []netip.Prefix) echo.IPExtractor {
 	}
 	client := echo.ExtractIPFromXFFHeader(trusted...)
 	return func(r *http.Request) string {
-		if at, err := netip.ParseAddrPort(r.RemoteAddr); err == nil { // the library reads no zone
-			r.RemoteAddr = netip.AddrPortFrom(at.Addr().WithZone(""), at.Port()).String()
-		}
 		forwarded := r.Header[echo.HeaderXForwardedFor]
 		for i := range forwarded {
 			forwarded[i] = hopPort.ReplaceAllString(forwarded[i], "$1") // the library would trust no hop

@@ -56,7 +56,8 @@ func checks(reader string) []check {
 		{"/problems/rate-limited", "", []func(*attempt){func(a *attempt) { a.over = true }}},
 		{"/problems/method-not-allowed", "", []func(*attempt){func(a *attempt) { a.method = http.MethodPut }}},
 		{"/problems/forbidden", "", headers("Authorization", "Bearer "+reader)},
-		{"/problems/unsupported-media-type", "", append(media, header("Content-Type"), header("Content-Type", "application/json", "application/json"), header("Content-Encoding", "gzip"))},
+		{"/problems/unsupported-media-type", "", append(media, header("Content-Type"),
+			header("Content-Type", "application/json", "application/json"), header("Content-Encoding", "gzip"))},
 		{"/problems/malformed", "", []func(*attempt){func(a *attempt) { a.body = a.body[:len(a.body)-1] }, func(a *attempt) { a.body = `{"tip":1}` }}},
 		{"/problems/validation", "POST /v1/charges/:id/cancel", []func(*attempt){func(a *attempt) { a.body = `{"amount":0}` }}},
 		{"/problems/not-found", "POST /v1/charges", []func(*attempt){func(a *attempt) { a.path = strings.Replace(a.path, "/ch_", "/%00ch_", 1) }}},
@@ -210,7 +211,10 @@ func TestInvalidValues(t *testing.T) {
 		{"currency that is no more", body("currency", `"ANG"`), invalid, "/currency"},
 		{"a SKU repeated", body("items", `[{"sku":"a","quantity":1},{"sku":"b","quantity":1},{"sku":"a","quantity":2}]`), invalid, "/items/2/sku"},
 		{"a metadata name with a slash and a tilde", body("metadata", `{"a/b~c":`+text(501)+`}`), invalid, "/metadata/a~1b~0c"},
-		{"several members", body("amount", "0", "currency", `"hunter2"`, "items", `[{"sku":"","quantity":0}]`), invalid, "/amount /currency /items/0/sku /items/0/quantity"},
+		{
+			"several members", body("amount", "0", "currency", `"hunter2"`, "items", `[{"sku":"","quantity":0}]`),
+			invalid, "/amount /currency /items/0/sku /items/0/quantity",
+		},
 		{"an amount that the provider cannot move", body("amount", "5124", "currency", `"KWD"`), invalid, "/amount"},
 		{"a card number as a payment method", body("payment_method", `"`+card+`"`), invalid, "/payment_method"},
 		{"a card number as a customer", body("customer", `"`+card+`"`), invalid, "/customer"},
@@ -228,7 +232,10 @@ func TestInvalidValues(t *testing.T) {
 	}
 	wantRows(t, w.db, before, nil)
 
-	for i, text := range []string{"'; drop table ledger_events; --", "\u0001\u001f\n\t\u007f", "\uffff\ufffe\u2028", card[:15] + "1"} { // these only look dangerous
+	for i, text := range []string{
+		"'; drop table ledger_events; --", "\u0001\u001f\n\t\u007f",
+		"\uffff\ufffe\u2028", card[:15] + "1",
+	} { // these only look dangerous
 		quoted, err := json.Marshal(text)
 		testdb.Must(t, err)
 		accepted := w.accept(t, fmt.Sprint("text-", i), body("description", string(quoted), "order_id", string(quoted)))

@@ -27,8 +27,6 @@ const (
 	headerPrefer     = "Prefer"
 	headerApplied    = "Preference-Applied"
 	headerLink       = "Link"
-
-	headerTraceparent = "Traceparent"
 )
 
 // keyed answers requests under their idempotency keys by what accept makes of them. Body and charge id

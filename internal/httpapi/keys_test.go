@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -118,7 +117,8 @@ func TestReusedKey_isRefused(t *testing.T) {
 		if regexp.MustCompile(`200[01]|gift|cus_|321|roken`).MatchString(strings.ReplaceAll(a.body, test.call.path, "")) {
 			t.Errorf("the answer repeats a value: %s", a.body)
 		}
-		if key := test.call.header.Get("Idempotency-Key"); a.header.Get("Location") != "" || a.header.Get("Idempotency-Key") != key || a.header.Get("Idempotency-Expires") == "" {
+		if key := test.call.header.Get("Idempotency-Key"); a.header.Get("Location") != "" ||
+			a.header.Get("Idempotency-Key") != key || a.header.Get("Idempotency-Expires") == "" {
 			t.Errorf("headers: %v", a.header)
 		}
 	}
@@ -154,57 +154,48 @@ select fingerprint, request from idempotency_keys where key = 'fingerprint' and 
 	}
 }
 
-// answered is a request whose answer is stored.
-type answered struct {
-	name   string
-	call   call
-	status int
-	kind   string // of the problem
-}
-
-// outcomes are requests with every kind of answer that is stored, and their first answers.
-func (w *world) outcomes(t *testing.T) (all []answered, answers []answer, open, paid string) {
+// outcomes sends requests with every kind of answer that is stored, and returns them with their first answers.
+func (w *world) outcomes(t *testing.T) (calls []call, answers []answer, open, paid string) {
 	t.Helper()
 	open, paid = w.accept(t, "open", body()).header.Get("Location"), w.captured(t, "paid")
 	const nowhere = "/v1/charges/ch_00000000000000000000000000000000"
-	all = []answered{
-		{"an accepted charge", post("a", body()), http.StatusAccepted, ""},
-		{"an accepted cancellation", to(open+"/cancel", "b", ""), http.StatusAccepted, ""},
-		{"an accepted refund", to(paid+"/refunds", "c", `{"amount":300}`), http.StatusAccepted, ""},
-		{"a cancellation of nothing", to(nowhere+"/cancel", "d", ""), http.StatusNotFound, "/problems/not-found"},
-		{"a refund of nothing", to(nowhere+"/refunds", "e", `{"amount":1}`), http.StatusNotFound, "/problems/not-found"},
-		{"a cancellation that came too late", to(paid+"/cancel", "f", ""), http.StatusConflict, "/problems/conflict"},
-		{"a refund that came too early", to(open+"/refunds", "g", `{"amount":1}`), http.StatusConflict, "/problems/conflict"},
-		{"a refund of too much", to(paid+"/refunds", "h", `{"amount":1701}`), http.StatusUnprocessableEntity, "/problems/refund-exceeds-captured"},
-	}
 	none := rows(t, w.db)
-	for _, test := range all {
+	for _, test := range []struct {
+		call call
+		kind string // of the problem; "" where it is accepted
+	}{
+		{post("a", body()), ""},
+		{to(open+"/cancel", "b", ""), ""},
+		{to(paid+"/refunds", "c", `{"amount":300}`), ""},
+		{to(nowhere+"/cancel", "d", ""), "/problems/not-found"},
+		{to(nowhere+"/refunds", "e", `{"amount":1}`), "/problems/not-found"},
+		{to(paid+"/cancel", "f", ""), "/problems/conflict"},
+		{to(open+"/refunds", "g", `{"amount":1}`), "/problems/conflict"},
+		{to(paid+"/refunds", "h", `{"amount":1701}`), "/problems/refund-exceeds-captured"},
+	} {
 		a := w.send(t, test.call)
-		answers = append(answers, a)
-		if a.status != test.status || a.header.Get("Idempotency-Expires") == "" || (a.header.Get("Location") != "") != (test.kind == "") {
-			t.Fatalf("%s: status %d, want %d: %v %s", test.name, a.status, test.status, a.header, a.body)
+		calls, answers = append(calls, test.call), append(answers, a)
+		if a.header.Get("Idempotency-Expires") == "" || (a.header.Get("Location") != "") != (test.kind == "") {
+			t.Fatalf("%s: status %d: %v %s", test.call.path, a.status, a.header, a.body)
 		}
-		if test.kind == "" {
-			continue
-		}
-		if p := readProblem(t, a); p.Type != test.kind || p.Status != test.status || p.RetryWith != "new-key" {
-			t.Errorf("want %s, and another key for another try: %s", test.kind, a.body)
+		if test.kind != "" && wantProblem(t, a, test.kind).RetryWith != "new-key" {
+			t.Errorf("want another key for another try: %s", a.body)
 		}
 	}
 	wantRows(t, w.db, none, map[string]int64{"idempotency_keys": 8, "ledger_events": 3, "ledger_postings": 2, "outbox": 3})
-	return all, answers, open, paid
+	return calls, answers, open, paid
 }
 
 // Whatever has become of the charges since, a key has the answer that it had.
 func TestReplay_repeatsEveryStoredAnswer(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
-	all, answers, open, paid := w.outcomes(t)
+	calls, answers, open, paid := w.outcomes(t)
 	w.happen(t, open, isCanceled)
 	w.happen(t, paid, returned(strings.TrimPrefix(answers[2].header.Get("Location"), paid+"/refunds/")))
 	before := rows(t, w.db)
-	for i, test := range all {
-		wantReplay(t, answers[i], w.send(t, test.call))
+	for i, c := range calls {
+		wantReplay(t, answers[i], w.send(t, c))
 	}
 	wantRows(t, w.db, before, nil)
 }
@@ -212,23 +203,20 @@ func TestReplay_repeatsEveryStoredAnswer(t *testing.T) {
 func TestExpiredKey_isGone(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
-	all, answers, _, _ := w.outcomes(t)
+	calls, answers, _, _ := w.outcomes(t)
 	exec(t, w.db, `update idempotency_keys set expires_at = clock_timestamp()`)
 	before := rows(t, w.db)
 	for _, deleted := range []bool{false, true} {
 		if deleted {
-			if _, err := idempotency.ExpireKeys(t.Context(), w.db, 100); err != nil {
-				t.Fatal(err)
-			}
+			_, err := idempotency.ExpireKeys(t.Context(), w.db, 100)
+			testdb.Must(t, err)
 		}
-		for i, test := range all {
-			a := w.send(t, test.call)
+		for i, c := range calls {
+			a := w.send(t, c)
 			wantProblem(t, a, "/problems/idempotency-key-expired")
-			if got, want := a.header.Get("Location"), answers[i].header.Get("Location"); got != want {
-				t.Errorf("%s: Location is %q, want %q", test.name, got, want)
-			}
-			if got, want := a.header.Get("Idempotency-Expires"), answers[i].header.Get("Idempotency-Expires"); got == "" || got == want {
-				t.Errorf("%s: Idempotency-Expires is %q, and was %q", test.name, got, want)
+			testrun.Same(t, c.path+": Location", answers[i].header.Get("Location"), a.header.Get("Location"))
+			if end := a.header.Get("Idempotency-Expires"); end == "" || end == answers[i].header.Get("Idempotency-Expires") {
+				t.Errorf("%s: Idempotency-Expires is still %q", c.path, end)
 			}
 		}
 		// The tombstone knows the request's fingerprint and where its answer is, and no member of it.
@@ -318,64 +306,25 @@ func TestKeyInFlight_isAnsweredByPolicy(t *testing.T) {
 	}
 }
 
-// TestRefunds_moreInFlightThanConnections has many refunds of one charge in
-// flight over a pool of two, all of which prefer to wait: half of them under
-// one key, half under keys of their own. A refused request is sent again: nothing stalls.
-func TestRefunds_moreInFlightThanConnections(t *testing.T) {
-	t.Parallel()
-	const n = 20
-	db := openWith(t, postgres.Options{MaxConns: 2, LockTimeout: 20 * time.Millisecond})
-	w := serveOn(t, db)
-	paid := w.captured(t, "paid")
-	before := rows(t, db)
-	var answers sync.Map // by key
-	var inFlight sync.WaitGroup
-	for i := range n {
-		for _, key := range []string{"shared", "own-" + strconv.Itoa(i)} {
-			inFlight.Go(func() {
-				c := to(paid+"/refunds", key, `{"amount":7}`).with("Prefer", "wait=10")
-				a, err := w.try(t, c)
-				for tries := 0; err == nil && a.header.Get("Retry-After") != "" && tries < 100*n; tries++ {
-					a, err = w.try(t, c)
-				}
-				if first, _ := answers.LoadOrStore(key, a.body); err != nil || a.status != http.StatusAccepted || first != a.body {
-					t.Errorf("key %s: status %d, %v: %s, and before %s", key, a.status, err, a.body, first)
-				}
-			})
-		}
-	}
-	inFlight.Wait()
-	wantRows(t, db, before, ofCharges(n+1))
-	if got := len(data(t, w.send(t, get(paid+"/refunds")))); got != n+1 {
-		t.Errorf("%d refunds under %d keys", got, n+1)
-	}
-}
-
 // TestKeys_listTheirUses, oldest first, of the caller's own key, however the path spells it.
 func TestKeys_listTheirUses(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
-	var expires []string
 	first := w.accept(t, "other", body()).header.Get("Location")
 	const key = `"a/ \\?,;c"`
 	for _, r := range []call{to(first+"/cancel", key, ""), post(key, body()), to(first+"/refunds", key, `{}`)} {
-		expires = append(expires, w.send(t, r).header.Get("Idempotency-Expires"))
+		w.send(t, r)
 	}
-	want := []string{"POST /v1/charges/:id/cancel 202", "POST /v1/charges 202", "POST /v1/charges/:id/refunds 409"}
 	used := "/v1/idempotency-keys/" + url.PathEscape(`a/ \?,;c`)
 	for _, path := range []string{used, "/v1/idempotency-keys/" + url.PathEscape(key)} {
-		var got, until []string
+		var got []string
 		for _, use := range data(t, w.send(t, get(path))) {
 			got = append(got, fmt.Sprint(use["operation"], " ", use["status_code"]))
-			end, err := time.Parse(time.RFC3339, fmt.Sprint(use["expires_at"]))
-			testdb.Must(t, err)
-			until = append(until, end.Format(http.TimeFormat))
 		}
+		want := []string{"POST /v1/charges/:id/cancel 202", "POST /v1/charges 202", "POST /v1/charges/:id/refunds 409"}
 		testrun.Same(t, "the uses", want, got)
-		testrun.Same(t, "their ends", expires, until)
 	}
-	wantProblem(t, w.send(t, get(used).as(strangerKey)), "/problems/not-found")
-	for _, unused := range []string{"unused", "%00", strings.Repeat("k", 256)} {
-		wantProblem(t, w.send(t, get("/v1/idempotency-keys/"+unused)), "/problems/not-found")
+	for _, unused := range []call{get(used).as(strangerKey), get("/v1/idempotency-keys/%00"), get("/v1/idempotency-keys/" + strings.Repeat("k", 256))} {
+		wantProblem(t, w.send(t, unused), "/problems/not-found")
 	}
 }

@@ -157,7 +157,7 @@ func large() string {
 // merchant's share of the bytes, keeps no other merchant from its answers, and is cut off.
 func TestAnswers_theirBytesInFlightAreBounded(t *testing.T) {
 	t.Parallel()
-	w := serveBare(t, func(*http.Server) {}, func(c *httpapi.Config) { c.Limits.AnswerBytes = 150_000 })
+	w := serveBare(t, func(s *http.Server) { s.WriteTimeout = 5 * time.Second }, func(c *httpapi.Config) { c.Limits.AnswerBytes = 150_000 })
 	location := w.accept(t, "key-1", large()).header.Get("Location")
 	theirs := w.accepted(t, post("key-1", large()).as(strangerKey)).header.Get("Location")
 	w.dial(t, strings.Repeat("GET "+location+" HTTP/1.1\r\n"+mine+"\r\n", 400)) // more than the kernel keeps

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/netip"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -37,8 +36,7 @@ func exchangeOf(c echo.Context) *exchange {
 }
 
 // identify keeps the caller's X-Request-Id if it has the form of one, and makes one
-// otherwise: it is stored with every event. So is a traceparent, which is dropped if it holds
-// a card number.
+// otherwise: it is stored with every event.
 func identify(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		client, _ := netip.ParseAddr(c.RealIP())
@@ -48,9 +46,6 @@ func identify(next echo.HandlerFunc) echo.HandlerFunc {
 			id = uuid.NewString()
 		}
 		c.Response().Header().Set(echo.HeaderXRequestID, id)
-		if slices.ContainsFunc(c.Request().Header.Values(headerTraceparent), holdsCard) {
-			c.Request().Header.Del(headerTraceparent)
-		}
 		return next(c)
 	}
 }

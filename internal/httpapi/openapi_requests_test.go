@@ -12,14 +12,12 @@ import (
 
 	"github.com/pb33f/libopenapi/datamodel/high/base"
 	v3 "github.com/pb33f/libopenapi/datamodel/high/v3"
-
-	"github.com/payonce/payonce/internal/openapi"
 )
 
 // exchanged sends a call to a handler and returns both sides of it.
-func exchanged(t *testing.T, api http.Handler, c call) (e openapi.Exchange) {
+func exchanged(t *testing.T, api http.Handler, c call) (e exchange) {
 	t.Helper()
-	direct(t, recorded(api, func(seen openapi.Exchange) { e = seen }), c)
+	direct(t, recorded(api, func(seen exchange) { e = seen }), c)
 	return e
 }
 
@@ -35,10 +33,10 @@ func TestContract_acceptsTheSameBodies(t *testing.T) {
 		verdicts := map[bool]int{}
 		for i, body := range values(schemaAt(t, schema)) {
 			e := exchanged(t, api, to(path, "key-"+strconv.Itoa(i), body))
-			refused := e.Status == http.StatusBadRequest || e.Status == http.StatusUnprocessableEntity
-			want := c.CheckRequest(e)
+			refused := e.status == http.StatusBadRequest || e.status == http.StatusUnprocessableEntity
+			want := c.checkRequest(e)
 			if refused != (want != nil) {
-				t.Errorf("%s with %.300s is answered %d %s, by the contract: %v", path, body, e.Status, e.Body, want)
+				t.Errorf("%s with %.300s is answered %d %s, by the contract: %v", path, body, e.status, e.body, want)
 			}
 			verdicts[refused]++
 		}
@@ -156,15 +154,14 @@ func TestContract_acceptsTheSameParameters(t *testing.T) {
 				}
 				call.path = strings.NewReplacer("{id}", charge, "{refund}", "re_1", "{key}", "a-charge", "{file}", "page.js").Replace(where)
 				e := exchanged(t, api, call)
-				want := c.CheckRequest(e)
-				refused := e.Status == http.StatusBadRequest || e.Status == http.StatusUnprocessableEntity
+				want := c.checkRequest(e)
+				refused := e.status == http.StatusBadRequest || e.status == http.StatusUnprocessableEntity
 				found := p.In == "path" || p.Name == "starting_after" || p.Name == "after"
-				if want != nil && !refused && e.Status != http.StatusNotFound || want == nil && refused && !found {
-					t.Errorf("%s %s with %q is answered %d %s, by the contract: %v", method, call.path, value, e.Status, e.Body, want)
+				if want != nil && !refused && e.status != http.StatusNotFound || want == nil && refused && !found {
+					t.Errorf("%s %s with %q is answered %d %s, by the contract: %v", method, call.path, value, e.status, e.body, want)
 				}
 				if refused && p.In == "query" {
-					answer := answer{e.Status, e.Header, string(e.Body)}
-					wantPointers(t, readProblem(t, answer), "/"+p.Name)
+					wantPointers(t, readProblem(t, e.answer), "/"+p.Name)
 				}
 				verdicts[name][want != nil]++
 			}

@@ -63,8 +63,9 @@ var (
 		"a body may have 65536 bytes")
 	errUnsupportedMediaType = newProblem("unsupported-media-type", http.StatusUnsupportedMediaType, sameKey, "The body is not JSON",
 		"send JSON in UTF-8, not packed, and Content-Type: application/json")
-	errConflict      = newProblem("conflict", http.StatusConflict, newKey, "The charge is not in a state for this", "")
-	errOrderTaken    = newProblem("order-taken", http.StatusConflict, newKey, "The order has a charge", "its charge is pending or has succeeded; if it fails, send the request with a new key")
+	errConflict   = newProblem("conflict", http.StatusConflict, newKey, "The charge is not in a state for this", "")
+	errOrderTaken = newProblem("order-taken", http.StatusConflict, newKey, "The order has a charge",
+		"its charge is pending or has succeeded; if it fails, send the request with a new key")
 	errRefundExceeds = newProblem("refund-exceeds-captured", http.StatusUnprocessableEntity, newKey, "The refund is more than is left",
 		"what was captured, less the refunds that succeeded or are on their way, does not cover it")
 	errKeyMissing = newProblem("idempotency-key-missing", http.StatusBadRequest, newKey, "The Idempotency-Key header is missing",
@@ -138,7 +139,10 @@ var refusals = slices.Concat(ofCharges, []refusal{
 	{intake.ErrIncrement, invalid(fieldError{Pointer: "/amount", Detail: badIncrement})},
 	{intake.ErrExpired, invalid(fieldError{Pointer: "/expires_at", Detail: "is not in the future"})},
 	{ledger.ErrUnknownStartingAfter, invalid(fieldError{Pointer: "/starting_after", Detail: "is no charge of yours"})},
-	{ledger.ErrUnknownCursor, invalid(fieldError{Pointer: "/after", Detail: "is no place in your events as they are now: begin without it, and drop the events that you have"})},
+	{
+		ledger.ErrUnknownCursor,
+		invalid(fieldError{Pointer: "/after", Detail: "is no place in your events as they are now: begin without it, and drop the events that you have"}),
+	},
 	{echo.ErrNotFound, errNotFound.because("nothing is served at this path")},
 	{echo.ErrMethodNotAllowed, errMethodNotAllowed},
 	{idempotency.ErrMissing, errKeyMissing},

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"time"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -18,7 +17,7 @@ import (
 )
 
 // answer answers 200 with what a handler returns. The bytes of answers that are being sent are
-// bounded, and a client that does not read its answer loses its connection.
+// bounded: a client that does not read its answer loses its connection after writeTimeout.
 func (a *API) answer(handle func(c echo.Context) (any, error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		view, err := handle(c)
@@ -34,15 +33,8 @@ func (a *API) answer(handle func(c echo.Context) (any, error)) echo.HandlerFunc 
 			return err
 		}
 		defer leave()
-		limitSending(c)
 		return c.JSONBlob(http.StatusOK, append(body, '\n'))
 	}
-}
-
-// limitSending bounds the time in which a client has to read the answer.
-func limitSending(c echo.Context) {
-	// Where it cannot be set, writeTimeout counts.
-	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(sendTimeout)) //nolint:forbidigo // a socket knows no other clock
 }
 
 // getBalances is GET /v1/balances: the caller's balances.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
@@ -63,7 +64,8 @@ func TestListCharges_endsAPageByItsBytes(t *testing.T) {
 	first := w.send(t, get("/v1/charges?limit=100"))
 	next, _ := members(t, first.body)["next"].(string)
 	rest := w.send(t, get("/v1/charges?limit=100&starting_after="+next))
-	if n := len(first.body); n > ledger.MaxPage+1000 || n < ledger.MaxPage/2 || members(t, first.body)["has_more"] != true || len(data(t, first))+len(data(t, rest)) != charges {
+	if n := len(first.body); n > ledger.MaxPage+1000 || n < ledger.MaxPage/2 ||
+		members(t, first.body)["has_more"] != true || len(data(t, first))+len(data(t, rest)) != charges {
 		t.Errorf("%d charges of %d bytes, and then %d", len(data(t, first)), n, len(data(t, rest)))
 	}
 }
@@ -138,6 +140,10 @@ func TestEvents_areFollowedPageByPage(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	first, newer, last := idOf(w.captured(t, "first")), idOf(w.captured(t, "newer")), idOf(w.captured(t, "last"))
+	refund := w.accepted(t, to("/v1/charges/"+first+"/refunds", "refund", `{"amount":1}`)).header.Get("Location")
+	refund = refund[strings.LastIndex(refund, "/")+1:]
+	disputed := domain.DisputeOpened{DisputeID: "dp_1", Provider: domain.Provider, Amount: 5, Reason: "fraudulent"}
+	w.happen(t, "/v1/charges/"+first, returned(refund), happens(disputed))
 	testdb.Exec(t, w.db.Pool(), `alter table ledger_events disable trigger ledger_events_append_only`)
 	testdb.Exec(t, w.db.Pool(), `update ledger_events set type = 'charge.exploded.v1' where stream_id = $1 and version = 2`, newer)
 	var got []string
@@ -154,9 +160,12 @@ func TestEvents_areFollowedPageByPage(t *testing.T) {
 			got = append(got, fmt.Sprint("unreadable ", of["type"], " ", of["charge_id"]))
 		}
 		next, _ = members(t, a.body)["next"].(string)
-		return fmt.Sprint(got), len(got) >= 3
+		return fmt.Sprint(got), len(got) >= 5
 	})
-	want := []string{"charge.succeeded " + first, "unreadable charge.succeeded " + newer, "charge.succeeded " + last}
+	want := []string{
+		"charge.succeeded " + first, "refund.succeeded " + refund, "charge.dispute_opened dp_1",
+		"unreadable charge.succeeded " + newer, "charge.succeeded " + last,
+	}
 	slices.Sort(got) // a page names what it passes over beside its events
 	slices.Sort(want)
 	testrun.Same(t, "events", want, got)

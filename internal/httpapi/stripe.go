@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -132,7 +131,8 @@ func isReference(s string, longest int) bool {
 	return s != "" && len(s) <= longest && strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) < 0
 }
 
-// store commits the event to the outbox if it is about a charge of ours. It has no API key and
+// store commits the event to the outbox if it is about a charge of ours, found by the intent that the
+// object is, or names. It has no API key and
 // so no merchant: it acts as the merchant of that charge.
 //
 // If we die here: the provider has no answer and sends the event again. After the commit that
@@ -142,7 +142,10 @@ func isReference(s string, longest int) bool {
 // Test: TestStripeEvent_isReceivedOnce.
 func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 	ctx := c.Request().Context()
-	charge, err := a.chargeOf(ctx, o)
+	if !isReference(o.PaymentIntent, maxReference) {
+		return nil
+	}
+	charge, err := ledger.FindByPaymentIntent(ctx, a.DB, domain.Provider, o.PaymentIntent)
 	if errors.Is(err, ledger.ErrNotFound) {
 		return nil
 	}
@@ -164,15 +167,6 @@ func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 	seen := exchangeOf(c)
 	seen.Event, seen.Ignored = true, false
 	return nil
-}
-
-// chargeOf finds our charge by the intent that an object is, or names. ErrNotFound if the object is
-// of no charge of ours.
-func (a *API) chargeOf(ctx context.Context, o stripeObject) (ledger.Owner, error) {
-	if !isReference(o.PaymentIntent, maxReference) {
-		return ledger.Owner{}, ledger.ErrNotFound
-	}
-	return ledger.FindByPaymentIntent(ctx, a.DB, domain.Provider, o.PaymentIntent)
 }
 
 // Stripe's scheme, as published: Stripe-Signature holds t=… and one v1=… per secret of the
@@ -211,15 +205,9 @@ func isSigned(headers []string, body []byte, secrets []string, now time.Time) (i
 		}
 	}
 	return slices.ContainsFunc(secrets, func(secret string) bool {
-		want := signature(secret, signed, body)
+		mac := hmac.New(sha256.New, []byte(secret))
+		fmt.Fprintf(mac, "%d.%s", signed, body)
+		want := mac.Sum(nil)
 		return secret != "" && slices.ContainsFunc(signatures, func(s []byte) bool { return hmac.Equal(want, s) })
 	}), time.Unix(signed, 0).Sub(now)
-}
-
-func signature(secret string, at int64, body []byte) []byte {
-	mac := hmac.New(sha256.New, []byte(secret))
-	mac.Write(strconv.AppendInt(nil, at, 10))
-	mac.Write([]byte{'.'})
-	mac.Write(body)
-	return mac.Sum(nil)
 }

@@ -72,11 +72,19 @@ func (a *API) validate(r intake.Charge) error {
 	}
 	k.items(r.Items)
 	k.metadata(r.Metadata)
-	if r.ReturnURL != nil {
-		k.returnURL(*r.ReturnURL)
+	if value := r.ReturnURL; value != nil { // where the provider sends the customer
+		k.nul = k.nul || hasNUL(*value)
+		to, err := url.Parse(*value)
+		if err != nil || !isReference(*value, maxURL) || to.Scheme != "https" || to.Hostname() == "" || to.User != nil {
+			k.refuse("/return_url", "is no https URL of at most 2048 ASCII characters with a host and without credentials")
+		}
 	}
-	if r.ExpiresAt != nil {
-		k.expiresAt(*r.ExpiresAt)
+	if value := r.ExpiresAt; value != nil { // whether it has passed is decided by the database's clock
+		k.nul = k.nul || hasNUL(*value)
+		at, err := time.Parse(time.RFC3339, *value)
+		if err != nil || len(*value) > maxString || at.UTC().Year() >= lastYear {
+			k.refuse("/expires_at", "is no time as in RFC 3339, such as 2026-11-26T16:40:00Z, before the year 9999")
+		}
 	}
 	return k.verdict()
 }
@@ -111,22 +119,6 @@ func (k *checker) amount(minorUnits, step int64) {
 		k.refuse("/amount", "is not between 1 and 1000000000000 minor units")
 	case minorUnits%step != 0:
 		k.refuse("/amount", badIncrement)
-	}
-}
-
-// returnURL checks where the provider sends the customer.
-func (k *checker) returnURL(value string) {
-	k.nul = k.nul || hasNUL(value)
-	if to, err := url.Parse(value); err != nil || !isReference(value, maxURL) || to.Scheme != "https" || to.Hostname() == "" || to.User != nil {
-		k.refuse("/return_url", "is no https URL of at most 2048 ASCII characters with a host and without credentials")
-	}
-}
-
-// expiresAt checks a time. Whether it has passed is decided by the database's clock.
-func (k *checker) expiresAt(value string) {
-	k.nul = k.nul || hasNUL(value)
-	if at, err := time.Parse(time.RFC3339, value); err != nil || len(value) > maxString || at.UTC().Year() >= lastYear {
-		k.refuse("/expires_at", "is no time as in RFC 3339, such as 2026-11-26T16:40:00Z, before the year 9999")
 	}
 }
 

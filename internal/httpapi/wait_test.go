@@ -1,8 +1,6 @@
 package httpapi_test
 
 import (
-	"context"
-	"errors"
 	"net/http"
 	"testing"
 	"time"
@@ -59,29 +57,6 @@ func TestPreferWait_onACharge(t *testing.T) {
 	second := w.sendAll(t, patient(pending))
 	w.happen(t, pending, func(c domain.Charge) []domain.Event { return c.Capture(intent, c.Money) })
 	is(<-second, "succeeded", "wait=10")
-
-	pending = w.accept(t, "gone", body()).header.Get("Location")
-	gone, leave := context.WithCancel(t.Context())
-	request, err := http.NewRequestWithContext(gone, http.MethodGet, w.url+pending, nil)
-	testdb.Must(t, err)
-	request.Header = patient("").header
-	left := make(chan error, 1)
-	w.waits(t, func() {
-		go func() {
-			response, err := http.DefaultClient.Do(request)
-			if err == nil {
-				err = response.Body.Close()
-			}
-			left <- err
-		}()
-	})
-	leave()
-	if err := <-left; !errors.Is(err, context.Canceled) {
-		t.Errorf("a client that has left got %v", err)
-	}
-	testrun.True(t, "the next may wait", func() bool {
-		return w.send(t, patient(ended)).header.Get("Preference-Applied") != ""
-	})
 }
 
 // TestPreferWait_onAChargeEndsWithTheServer: a wait does not hold up a shutdown.

@@ -32,7 +32,8 @@ func TestAuthenticate(t *testing.T) {
 	theirs := merchants.Merchant{ID: "globex", FeeFixed: map[string]int64{}, Scopes: merchants.Scopes()}
 	want := map[string]merchants.Merchant{key: ours, "another key of acme": ours, globex: theirs}
 	for _, wrong := range []string{
-		"", " ", key[:len(key)-1], key + "x", " " + key, strings.ToUpper(key), merchants.Prefix(key), "acme", "\x00", "\x00\x00\x00\x00", "\xff", "%", strings.Repeat("x", 10_000),
+		"", " ", key[:len(key)-1], key + "x", " " + key, strings.ToUpper(key), merchants.Prefix(key),
+		"acme", "\x00", "\x00\x00\x00\x00", "\xff", "%", strings.Repeat("x", 10_000),
 	} {
 		want[wrong] = merchants.Merchant{}
 	}
@@ -42,7 +43,8 @@ func TestAuthenticate(t *testing.T) {
 		for range 4 {
 			all.Go(func() {
 				got, err := together(t.Context(), key)
-				if unauthorized := errors.Is(err, merchants.ErrUnauthorized); unauthorized != (merchant.ID == "") || err != nil && err.Error() != merchants.ErrUnauthorized.Error() {
+				if unauthorized := errors.Is(err, merchants.ErrUnauthorized); unauthorized != (merchant.ID == "") ||
+					err != nil && err.Error() != merchants.ErrUnauthorized.Error() {
 					t.Errorf("%.40q: %v", key, err)
 				}
 				testrun.Same(t, "the merchant of "+key, merchant, got)
@@ -84,7 +86,8 @@ select sha256(convert_to(key, 'UTF8')), left(key, 16), 'm' || n, '{charges:read}
 			}
 			tx := testdb.Begin(t, db.Pool(), `set local transaction isolation level read committed`)
 			for range 10 {
-				if _, err := merchants.NewAuthenticate(tx, 1)(t.Context(), "sk_test_00000001xxxxxxxxxxxxxxxxxxxxxxxx"); err != nil && !errors.Is(err, merchants.ErrUnauthorized) {
+				if _, err := merchants.NewAuthenticate(tx, 1)(t.Context(), "sk_test_00000001xxxxxxxxxxxxxxxxxxxxxxxx"); err != nil &&
+					!errors.Is(err, merchants.ErrUnauthorized) {
 					t.Fatal(err)
 				}
 			}

@@ -65,7 +65,8 @@ func TestLoad_refusesMisspelledSettings(t *testing.T) {
 		"RATELIMIT": "RATE_LIMIT", "LOG_LEVL": "LOG_LEVEL", "HTPT_ADDR": "HTTP_ADDR", "STRIPE_SECRT_KEYS": "STRIPE_SECRET_KEY",
 	} {
 		environ[name] = hidden
-		if err := program.Misspelled(environ); err == nil || !strings.HasPrefix(err.Error(), name+" is not a setting, and "+means+" is: ") || strings.Contains(err.Error(), hidden) {
+		if err := program.Misspelled(environ); err == nil ||
+			!strings.HasPrefix(err.Error(), name+" is not a setting, and "+means+" is: ") || strings.Contains(err.Error(), hidden) {
 			t.Errorf("%s: %v", name, err)
 		}
 		delete(environ, name)

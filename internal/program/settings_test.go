@@ -65,9 +65,15 @@ func TestLoad(t *testing.T) {
 		{"what must be set and is not", "CONFIG_URL", unset, "CONFIG_URL is not set: the program cannot start without it"},
 		{"what must be set and is empty", "CONFIG_URL", "", "CONFIG_URL is empty: the program cannot start without it"},
 		{"what the program itself refuses", "CONFIG_MODE", "never", "CONFIG_MODE is never"},
-		{"a duration without unit", "CONFIG_LEASE", "3", `CONFIG_LEASE cannot be read, set it to a duration such as 3s or 72h: unable to parse duration: time: missing unit in duration "3"`},
+		{
+			"a duration without unit", "CONFIG_LEASE", "3",
+			`CONFIG_LEASE cannot be read, set it to a duration such as 3s or 72h: unable to parse duration: time: missing unit in duration "3"`,
+		},
 		{"a number that is none", "CONFIG_TRIES", "many", `CONFIG_TRIES cannot be read, set it to a whole number: strconv.ParseInt: parsing "many": invalid syntax`},
-		{"a level that is none", "CONFIG_LEVEL", "loud", `CONFIG_LEVEL cannot be read, set it to debug, info, warn or error: slog: level string "loud": unknown name`},
+		{
+			"a level that is none", "CONFIG_LEVEL", "loud",
+			`CONFIG_LEVEL cannot be read, set it to debug, info, warn or error: slog: level string "loud": unknown name`,
+		},
 		{"neither true nor false", "CONFIG_DRY", "maybe", `CONFIG_DRY cannot be read, set it to true or false: strconv.ParseBool: parsing "maybe": invalid syntax`},
 		{"a network after a blank", "CONFIG_CIDRS", "10.0.0.0/8, 192.0.2.7/32", `CONFIG_CIDRS cannot be read, set it to networks such as 10.0.0.0/8,192.0.2.7/32, without blanks: netip.ParsePrefix(" 192.0.2.7/32"): ParseAddr(" 192.0.2.7"): unexpected character (at " 192.0.2.7")`},
 	} {

@@ -181,7 +181,8 @@ func TestDashboardRefundsAndDisputes_areListedAndSent(t *testing.T) {
 	for _, outcome := range []string{"lost", "won", "lost"} {
 		outside("/dispute", lost, `,"outcome":"`+outcome+`"`).want(t, 200, members{"status": outcome})
 	}
-	if listed := f.get("/v1/disputes?payment_intent=" + lost); strings.Count(listed.raw, `"balance_transaction"`) != 3 || strings.Count(listed.raw, `"dispute"`) != 1 {
+	if listed := f.get("/v1/disputes?payment_intent=" + lost); strings.Count(listed.raw, `"balance_transaction"`) != 3 ||
+		strings.Count(listed.raw, `"dispute"`) != 1 {
 		t.Errorf("listed: %s", listed.raw)
 	}
 	for _, again := range []string{"", `,"outcome":"won"`} {

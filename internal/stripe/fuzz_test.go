@@ -20,7 +20,8 @@ func FuzzAnswer(f *testing.F) {
 		refundJSON(), refundJSON("payment_intent", nil), refundJSON("status", "failed"),
 		list(refundJSON()), list(refundJSON() + "," + refundJSON()), list("{}"), list("null"), `{"object":"list","data":[],"has_more":true}`,
 		errorJSON("card_error", "card_declined"), errorJSON("card_error", "card_declined", "payment_intent", map[string]any{"id": "pi_2"}),
-		errorJSON("idempotency_error", "idempotency_key_in_use"), errorJSON("invalid_request_error", "payment_intent_unexpected_state"), `{"error":null}`, `{"error":"x"}`,
+		errorJSON("idempotency_error", "idempotency_key_in_use"),
+		errorJSON("invalid_request_error", "payment_intent_unexpected_state"), `{"error":null}`, `{"error":"x"}`,
 	} {
 		for _, status := range []int{200, 302, 400, 402, 409, 429, 500, 503} {
 			f.Add(status, "1", "true", body)
@@ -44,6 +45,8 @@ func FuzzAnswer(f *testing.F) {
 		}
 		in, err := c.RetrieveIntent(t.Context(), "pi_1")
 		check("retrieve", in.ID == "pi_1" && in.Currency != "", err)
+		in, err = c.CancelIntent(t.Context(), "pi_1")
+		check("cancel", in.ID == "pi_1" && in.Currency != "", err)
 		in, err = c.ConfirmIntent(t.Context(), "key", "pi_1", "")
 		check("confirm", in.ID == "pi_1" && in.Currency != "", err)
 		r, err := c.CreateRefund(t.Context(), "key", stripe.RefundParams{Reference: "re_ours", PaymentIntent: "pi_1", Amount: 1, Currency: "EUR"})

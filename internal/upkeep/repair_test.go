@@ -46,7 +46,10 @@ func TestRepair(t *testing.T) {
 		if living.original() {
 			t.Fatalf("move %d: the restore is not seen", n)
 		}
-		if _, err := postgres.Open(t.Context(), url, postgres.Options{CheckSession: upkeep.CheckSession(), AllowPlaintext: true, AllowUnsafeDurability: true}); !errors.Is(err, upkeep.ErrRestored) || err.Error() != upkeep.ErrRestored.Error() {
+		if _, err := postgres.Open(t.Context(), url, postgres.Options{
+			CheckSession: upkeep.CheckSession(), AllowPlaintext: true,
+			AllowUnsafeDurability: true,
+		}); !errors.Is(err, upkeep.ErrRestored) || err.Error() != upkeep.ErrRestored.Error() {
 			t.Errorf("move %d: a program opens it: %v", n, err)
 		}
 		living.plan(fmt.Sprint("ch_planned_", n))
@@ -141,7 +144,8 @@ func TestRepair_raisesSequences(t *testing.T) {
 	f.exec(`alter table outbox alter column id restart; alter table ledger_events alter column position restart; alter table inbox alter column id restart with 77`)
 	before := testdb.One[int64](t, f.db, `select nextval(pg_get_serial_sequence('inbox', 'id'))`)
 	f.repair()
-	testrun.Same(t, "the next value of a sequence that is not behind", before+1, testdb.One[int64](t, f.db, `select nextval(pg_get_serial_sequence('inbox', 'id'))`))
+	testrun.Same(t, "the next value of a sequence that is not behind", before+1,
+		testdb.One[int64](t, f.db, `select nextval(pg_get_serial_sequence('inbox', 'id'))`))
 	f.open("ch_2")
 	f.exec(`insert into outbox (topic, message_id, payload, metadata) values ('charges', 'm3', '', '{}')`)
 	testrun.Same(t, "ids", "true true", testdb.One[string](t, f.db, `

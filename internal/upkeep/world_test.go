@@ -51,7 +51,10 @@ func (f fixture) commit(s ledger.Stream, events ...domain.Event) ledger.Stream {
 func (f fixture) open(id string) ledger.Stream {
 	f.t.Helper()
 	return f.commit(ledger.New(id),
-		domain.ChargeRequested{Terms: domain.Terms{MerchantID: "acme", OrderID: id, Money: domain.Money{Amount: 1000, Currency: "USD"}, PaymentMethod: "pm_card_visa"}, Steps: []string{domain.Payment}},
+		domain.ChargeRequested{Terms: domain.Terms{
+			MerchantID: "acme", OrderID: id,
+			Money: domain.Money{Amount: 1000, Currency: "USD"}, PaymentMethod: "pm_card_visa",
+		}, Steps: []string{domain.Payment}},
 		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + id})
 }
 
@@ -72,7 +75,10 @@ func (f fixture) plan(id string) {
 	f.t.Helper()
 	b := &pgx.Batch{}
 	_, err := ledger.Append(b, ledger.New(id), ledger.Cause{Actor: "test"},
-		domain.ChargeRequested{Terms: domain.Terms{MerchantID: "acme", OrderID: id, Money: domain.Money{Amount: 1000, Currency: "USD"}, PaymentMethod: "pm_card_visa"}, Steps: []string{domain.Payment}})
+		domain.ChargeRequested{Terms: domain.Terms{
+			MerchantID: "acme", OrderID: id,
+			Money: domain.Money{Amount: 1000, Currency: "USD"}, PaymentMethod: "pm_card_visa",
+		}, Steps: []string{domain.Payment}})
 	testdb.Must(f.t, err)
 	tx := testdb.Begin(f.t, f.db.Pool(), `select 1`)
 	testdb.Must(f.t, tx.SendBatch(f.t.Context(), b).Close())

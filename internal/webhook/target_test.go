@@ -97,7 +97,10 @@ func TestDeliver_dialsNoHostileTarget(t *testing.T) {
 		"localhost": {"127.0.0.1"}, "LOCALHOST.": {"127.0.0.1"}, "metadata.google.internal": {"169.254.169.254"},
 		"mapped.shop.example": {"::ffff:127.0.0.1"}, "translated.shop.example": {"64:ff9b::a00:1"},
 	}
-	targets := []string{"https://localhost/", "https://LOCALHOST./", "https://metadata.google.internal/", "https://mapped.shop.example/", "https://translated.shop.example/"}
+	targets := []string{
+		"https://localhost/", "https://LOCALHOST./", "https://metadata.google.internal/",
+		"https://mapped.shop.example/", "https://translated.shop.example/",
+	}
 	for _, target := range hostile() {
 		targets = append(targets, target)
 		if webhook.CheckURL(target) == nil && webhook.IsPublic(target) {

@@ -118,9 +118,15 @@ func flawless() *evidence {
 	refund := &request{makes: "refund", amount: 40, wanted: ok, made: made{ID: "re_1", Status: succeeded, Amount: 40}, answers: thrice(http.StatusAccepted, "{}")}
 	refusal := &request{makes: "refund", amount: 61, wanted: refused, answers: thrice(http.StatusUnprocessableEntity, `{"type":"`+tooMuch+`"}`)}
 	refunded := &charge{refunds: []*request{refund, refusal}}
-	refunded.request = request{makes: "charge", amount: 100, wanted: ok, made: made{ID: "ch_0", Status: "partially_refunded", Amount: 100}, answers: thrice(http.StatusAccepted, "{}")}
+	refunded.request = request{
+		makes: "charge", amount: 100, wanted: ok,
+		made: made{ID: "ch_0", Status: "partially_refunded", Amount: 100}, answers: thrice(http.StatusAccepted, "{}"),
+	}
 	stopped := &charge{cancel: &request{wanted: []string{canceled}, made: made{ID: "ch_1", Status: failed}, answers: thrice(http.StatusAccepted, "{}")}}
-	stopped.request = request{makes: "charge", amount: 100, wanted: []string{canceled}, made: made{ID: "ch_1", Status: failed, Amount: 100}, answers: thrice(http.StatusAccepted, "{}")}
+	stopped.request = request{
+		makes: "charge", amount: 100, wanted: []string{canceled},
+		made: made{ID: "ch_1", Status: failed, Amount: 100}, answers: thrice(http.StatusAccepted, "{}"),
+	}
 	stopped.Failure.Code, stopped.cancel.Failure.Code = canceled, canceled
 	e := &evidence{
 		sent: []*charge{refunded, stopped}, events: 9,

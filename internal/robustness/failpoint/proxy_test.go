@@ -155,8 +155,14 @@ func TestFaults(t *testing.T) {
 		"in place of a statement it leaves the transaction aborted": {&aim{sql: "insert", side: failpoint.Before, fault: "40P01"}, inTransaction, "ERROR", nil},
 		"in place of a batch it leaves nothing of it":               {&aim{sql: "insert", side: failpoint.Before, fault: "40001"}, batch, "ERROR", nil},
 		"in place of a commit it rolls back":                        {&aim{sql: "commit", side: failpoint.Before, fault: "40001"}, inTransaction, "ERROR", nil},
-		"the end of the session before the work is fatal":           {&aim{sql: "insert", side: failpoint.Before, fault: failpoint.Shutdown}, insertOne, "FATAL", nil},
-		"the end of the session after the work is fatal":            {&aim{sql: "insert", side: failpoint.After, fault: failpoint.Shutdown}, insertOne, "FATAL", []int{1}},
+		"the end of the session before the work is fatal": {&aim{
+			sql:  "insert",
+			side: failpoint.Before, fault: failpoint.Shutdown,
+		}, insertOne, "FATAL", nil},
+		"the end of the session after the work is fatal": {&aim{
+			sql:  "insert",
+			side: failpoint.After, fault: failpoint.Shutdown,
+		}, insertOne, "FATAL", []int{1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
