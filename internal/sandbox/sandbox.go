@@ -55,6 +55,7 @@ type Options struct {
 type Sandbox struct {
 	options  Options
 	shop     *standardwebhooks.Webhook
+	client   *http.Client
 	handler  http.Handler
 	draining context.Context
 
@@ -75,6 +76,7 @@ func New(o Options) (_ *Sandbox, err error) {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.ProcessingTime = cmp.Or(o.ProcessingTime, 2*time.Second)
 	s := &Sandbox{options: o, inFlight: map[string]bool{}}
+	s.client = &http.Client{Timeout: sendDeadline, Transport: &http.Transport{MaxIdleConnsPerHost: senders}} // and no proxy
 	s.draining, s.Drain = context.WithCancel(context.Background())
 	s.follow(plan{keep: keyRetention})
 	if u, err := url.Parse(o.WebhookURL); o.WebhookURL != "" && (err != nil || u.Host == "") {

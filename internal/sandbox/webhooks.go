@@ -100,8 +100,6 @@ func (s *Sandbox) send(ctx context.Context, events []object) (taken []object) {
 
 // post sends one event, signed with the time of this attempt. Only a 2xx takes it.
 func (s *Sandbox) post(ctx context.Context, e object) (taken bool) {
-	ctx, cancel := context.WithTimeout(ctx, sendDeadline)
-	defer cancel()
 	body := render(e).body
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.options.WebhookURL, strings.NewReader(body))
 	if err != nil {
@@ -109,7 +107,7 @@ func (s *Sandbox) post(ctx context.Context, e object) (taken bool) {
 	}
 	request.Header.Set("Content-Type", "application/json; charset=utf-8")
 	request.Header.Set("Stripe-Signature", signature(s.options.WebhookSecret, s.options.Now(), body))
-	response, err := http.DefaultClient.Do(request)
+	response, err := s.client.Do(request)
 	if err != nil {
 		return false
 	}
