@@ -4,7 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -58,6 +61,26 @@ func buildPrograms() (harness.Binaries, error) {
 	defer cancel()
 	return harness.Build(ctx, dir)
 }
+
+// raceDetecting are the programs with an api and a worker that report data races. Without a C
+// compiler they are the others.
+var raceDetecting = sync.OnceValues(func() (harness.Binaries, error) {
+	b, err := programs()
+	dir := filepath.Join(filepath.Dir(b.API), "race")
+	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
+	defer cancel()
+	if err != nil || exec.CommandContext(ctx, "sh", "-c", "command -v $(go env CC)").Run() != nil {
+		return b, err
+	}
+	build := exec.CommandContext(ctx, "go", "build", "-race", "-o", dir+string(filepath.Separator), "./cmd/api", "./cmd/worker")
+	build.Dir = ".."
+	build.Env = append(os.Environ(), "CGO_ENABLED=1")
+	if out, err := build.CombinedOutput(); err != nil {
+		return b, fmt.Errorf("build with the race detector: %w\n%s", err, out)
+	}
+	b.API, b.Worker = filepath.Join(dir, "api"), filepath.Join(dir, "worker")
+	return b, nil
+})
 
 func binaries(t *testing.T) harness.Binaries {
 	t.Helper()

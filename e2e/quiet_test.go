@@ -60,11 +60,6 @@ select (select concat_ws(', ', open || ' open messages', unread || ' unread', un
          where backend_xid is not null
            and pid <> pg_backend_pid())`
 
-// behind are the messages of the outbox that a reader of their topic has not read.
-const behind = `
-select
-  from outbox`
-
 var errNotQuiet = errors.New("work is left")
 
 // progress changes with everything that brings work closer to its end. A message

@@ -294,12 +294,8 @@ func (r *running) judge(ctx context.Context) error {
 		if err := r.client.get(ctx, cmp.Or(r.job.path, r.first.Header.Get("Location")), &got); err != nil {
 			return err
 		}
-		code := ""
-		if got.Failure != nil {
-			code = got.Failure.Code
-		}
-		if got.Status != r.job.status || code != r.job.code {
-			r.complain(fmt.Sprintf("the outcome: %s is %s %s, should be %s %s", got.ID, got.Status, code, r.job.status, r.job.code))
+		if got.Status != r.job.status || got.Failure.Code != r.job.code {
+			r.complain(fmt.Sprintf("the outcome: %s is %s %s, should be %s %s", got.ID, got.Status, got.Failure.Code, r.job.status, r.job.code))
 		}
 	}
 	violations, err := r.verdict(ctx)

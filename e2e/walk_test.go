@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -83,11 +82,11 @@ func TestWalk(t *testing.T) {
 func show(t *testing.T, recordings []recording) {
 	t.Helper()
 	for _, c := range recordings {
-		var b strings.Builder
-		for _, point := range c.points {
-			fmt.Fprintf(&b, "\n  %s", point.crashPoint)
+		var points strings.Builder
+		for _, p := range c.points {
+			points.WriteString("\n  " + p.String())
 		}
-		t.Logf("%s/%s: %d points%s", c.scenario.name, c.program, len(c.points), b.String())
+		t.Logf("%s/%s: %d points%s", c.scenario.name, c.program, len(c.points), points.String())
 		if len(c.unstable) > 0 {
 			t.Logf("%s/%s: came up in one recording and not in the other, not planned: %q", c.scenario.name, c.program, c.unstable)
 		}
@@ -153,20 +152,15 @@ func pointsOf(recordings []recording) (n int) {
 
 // notRun says what a walk leaves out.
 func notRun(recordings []recording, targets []target) string {
-	all, pairs, run := 0, 0, map[string]bool{}
-	for _, t := range targets {
-		run[t.String()] = true
-	}
+	single, double, run := 0, 0, map[target]bool{}
 	for _, c := range recordings {
-		for _, t := range everything(c) {
-			all += number(!run[t.String()])
-		}
-		for _, t := range pairsOf(c) {
-			pairs += number(!run[t.String()])
-		}
+		single, double = single+len(everything(c)), double+len(pairsOf(c))
 	}
-	return fmt.Sprintf("not run: %d single faults (-walk=all runs them); %d double crashes (-walk=pairs); "+
-		"several requests at a time (the soaks), power cuts, broken disks, a provider that breaks its contract", all, pairs)
+	for _, t := range targets {
+		run[t] = true
+	}
+	return fmt.Sprintf("ran %d of %d single faults (-walk=all runs them) and of %d double crashes (-walk=pairs); not run: "+
+		"several requests at a time (the soaks), power cuts, broken disks, a provider that breaks its contract", len(run), single, double)
 }
 
 // newWalker makes the environment of a walk, until the test ends.
@@ -195,20 +189,12 @@ func hunt(t *testing.T, programs harness.Binaries, address string) (violations [
 	}
 	targets, err := chosen(recordings, address, rand.New(rand.NewPCG(1, 1)))
 	must(t, err)
-	var mu sync.Mutex
+	w.report = func(string, ...any) {}
+	err = w.walk(t.Context(), recordings, targets)
 	fired = true
-	err = each(t.Context(), w.environment, targets, func(ctx context.Context, p *testbed, target target) error {
-		result, err := p.walkTo(ctx, recordings[0], target)
-		if err != nil {
-			// A mutant may break what comes before its point, too.
-			result.violations = append(result.violations, err.Error())
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		violations = append(violations, result.violations)
-		fired = fired && result.fired
-		return nil
-	})
+	for _, one := range w.done {
+		violations, fired = append(violations, one.violations), fired && one.fired
+	}
 	if err != nil {
 		violations = append(violations, []string{err.Error()})
 	}

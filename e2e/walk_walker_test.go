@@ -112,12 +112,15 @@ func (w *walker) walk(ctx context.Context, recordings []recording, targets []tar
 			return fmt.Errorf("%s: there is no such scenario", t)
 		}
 		result, err := p.walkTo(ctx, recordings[i], t)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if err != nil {
+			result.violations = append(result.violations, err.Error()) // what breaks may come before the point
+		}
+		w.done = append(w.done, result)
 		if err != nil {
 			return fmt.Errorf("%s: %w", t, err)
 		}
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.done = append(w.done, result)
 		replay := fmt.Sprintf("repeat: go test ./e2e -run 'TestWalk$' -walk='%s'", t)
 		if !result.fired {
 			w.report("%s: not walked: its point did not come up in %d runs; %s", t, result.repeated+1, replay)

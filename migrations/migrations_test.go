@@ -2,8 +2,6 @@ package migrations_test
 
 import (
 	"context"
-	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -37,6 +35,9 @@ func TestUp_appliesEachMigrationOnce(t *testing.T) {
 		}
 		got := testdb.All[string](t, conn, `select version_id::text from payonce_migrations where version_id > 0 order by id`)
 		testrun.Same(t, "applied", want, got)
+	}
+	if last := migrations.All()[len(migrations.All())-1]; int64(version.Latest) != last.Version {
+		t.Errorf("the latest is %d, want that of %s", version.Latest, last.Name)
 	}
 	// A newer program has added a migration: an old one runs on through the upgrade.
 	testdb.Exec(t, conn, `insert into payonce_migrations (version_id, is_applied) values (99999, true)`)
@@ -73,64 +74,6 @@ func TestUp_thatFails_leavesNothingOfTheMigration(t *testing.T) {
 			}
 			wantPending(t, conn, true)
 		})
-	}
-}
-
-func TestAll_numbersFollowOneAnother(t *testing.T) {
-	t.Parallel()
-	all := migrations.All()
-	for i, m := range all {
-		if want := all[0].Version + int64(i); m.Version != want {
-			t.Errorf("%s has number %d, want %d", m.Name, m.Version, want)
-		}
-	}
-	if latest := int64(version.Latest); latest != all[len(all)-1].Version {
-		t.Errorf("the latest is %d, want that of %s", latest, all[len(all)-1].Name)
-	}
-}
-
-// TestSchema_commentsEveryConstraint: the line above a constraint, an index or a trigger
-// says what it refuses or serves.
-func TestSchema_commentsEveryConstraint(t *testing.T) {
-	t.Parallel()
-	guard := regexp.MustCompile(`^ *(constraint|add constraint|create unique index|create index|create trigger)\b`)
-	inline := regexp.MustCompile(`^  "?\w+"? +(text|char|bigint|int|smallint|bytea|jsonb?|uuid|xid8|boolean|numeric|interval|timestamptz)\b.* (check \(|references |unique\b|primary key)`)
-	for _, m := range migrations.All() {
-		found := 0
-		lines := strings.Split(m.SQL, "\n")
-		for i, line := range lines {
-			if inline.MatchString(line) {
-				t.Errorf("%s: %q has a constraint without a name", m.Name, line)
-			}
-			if !guard.MatchString(line) {
-				continue
-			}
-			found++
-			above := lines[i-1]
-			if strings.HasPrefix(above, "alter table") {
-				above = lines[i-2]
-			}
-			if !strings.HasPrefix(strings.TrimSpace(above), "--") {
-				t.Errorf("%s: no comment above %q", m.Name, line)
-			}
-		}
-		if found == 0 {
-			t.Errorf("%s has no constraint: does this test still know how they are written?", m.Name)
-		}
-	}
-}
-
-// TestSchema_coreAppliesByItself creates the tables of each package that others may import
-// in a database that has nothing else.
-func TestSchema_coreAppliesByItself(t *testing.T) {
-	t.Parallel()
-	for _, m := range migrations.All() {
-		if slices.Contains([]string{"idempotency", "inbox", "outbox", "ledger"}, m.Name) {
-			t.Run(m.Name, func(t *testing.T) {
-				t.Parallel()
-				testdb.Exec(t, connect(t, testdb.Empty(t)), m.SQL)
-			})
-		}
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // TestRestoreGuard: the mark stays with the files, and with nothing that is dumped
-// and restored. TestRestore_intoAnotherServer_losesNothing in e2e has true dumps.
+// and restored. TestRestore_ofAnOlderDump_capturesNothingTwice in e2e has true dumps.
 func TestRestoreGuard(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

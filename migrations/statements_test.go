@@ -1,14 +1,18 @@
 package migrations_test
 
 import (
+	"errors"
 	"go/ast"
+	"go/constant"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
+	"slices"
 	"strings"
 	"testing"
 
@@ -93,99 +97,41 @@ func sources(t *testing.T, positions *token.FileSet) map[string]*ast.File {
 	return found
 }
 
-// constants are a package's constants, by their names.
-type constants map[string]ast.Expr
-
-func (c constants) add(file *ast.File) {
-	for _, d := range file.Decls {
-		if d, ok := d.(*ast.GenDecl); ok && d.Tok == token.CONST {
-			for _, s := range d.Specs {
-				if s, ok := s.(*ast.ValueSpec); ok && len(s.Values) == 1 {
-					c[s.Names[0].Name] = s.Values[0]
-				}
-			}
-		}
-	}
-}
-
-// of is an expression of literals and constants, as the compiler joins them.
-func (c constants) of(e ast.Expr) (text string, ok bool) {
-	switch e := e.(type) {
-	case *ast.BasicLit:
-		text, err := strconv.Unquote(e.Value)
-		return text, e.Kind == token.STRING && err == nil
-	case *ast.BinaryExpr:
-		left, known := c.of(e.X)
-		right, too := c.of(e.Y)
-		return left + right, known && too
-	case *ast.Ident:
-		if value := c[e.Name]; value != nil {
-			return c.of(value)
-		}
-	}
-	return "", false
-}
-
-// parts are the constants that stand in sums alone: they are parts of statements and none
-// themselves.
-func parts(files map[string]*ast.File) map[string]bool {
-	uses, sums := map[string]int{}, map[string]int{} // by folder and name; the declaration is a use
-	for path, file := range files {
-		ast.Inspect(file, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.Ident:
-				uses[filepath.Dir(path)+" "+n.Name]++
-			case *ast.BinaryExpr:
-				for _, e := range []ast.Expr{n.X, n.Y} {
-					if name, ok := e.(*ast.Ident); ok && n.Op == token.ADD {
-						sums[filepath.Dir(path)+" "+name.Name]++
-					}
-				}
-			}
-			return true
-		})
-	}
-	found := map[string]bool{}
-	for name, n := range sums {
-		found[name] = uses[name] == n+1
-	}
-	return found
-}
-
-// statements are the texts that hold SQL, by where they stand.
+// statements are the constant texts that hold SQL, by where they stand. One that is a part of another
+// is none itself.
 func statements(t *testing.T) map[string]string {
 	t.Helper()
 	whole, sum := statement(), joined()
 	positions := token.NewFileSet()
-	files := sources(t, positions)
-	packages := map[string]constants{}
-	for path, file := range files {
-		folder := filepath.Dir(path)
-		if packages[folder] == nil {
-			packages[folder] = constants{}
+	packages := map[string][]*ast.File{}
+	for path, file := range sources(t, positions) {
+		packages[filepath.Dir(path)] = append(packages[filepath.Dir(path)], file)
+	}
+	found := map[string]string{}
+	for folder, files := range packages {
+		info := types.Info{Types: map[ast.Expr]types.TypeAndValue{}}
+		checker := types.Config{Importer: noImports{}, Error: func(error) {}} // texts are constants of their own package
+		_, _ = checker.Check(folder, positions, files, &info)
+		for e, typed := range info.Types {
+			_, isSum := e.(*ast.BinaryExpr)
+			_, isLiteral := e.(*ast.BasicLit)
+			if typed.Value == nil || typed.Value.Kind() != constant.String || !isSum && !isLiteral {
+				continue
+			}
+			at, text := positions.Position(e.Pos()).String(), constant.StringVal(typed.Value)
+			if (whole.MatchString(text) || isSum && sum.MatchString(text)) && len(text) > len(found[at]) {
+				found[at] = text
+			}
 		}
-		packages[folder].add(file)
 	}
-	found, partial := map[string]string{}, parts(files)
-	for path, file := range files {
-		ast.Inspect(file, func(n ast.Node) bool {
-			begins := whole
-			switch n := n.(type) {
-			case *ast.ValueSpec:
-				return !partial[filepath.Dir(path)+" "+n.Names[0].Name]
-			case *ast.BasicLit:
-			case *ast.BinaryExpr:
-				begins = sum
-			default:
-				return true
-			}
-			e, _ := n.(ast.Expr)
-			if text, ok := packages[filepath.Dir(path)].of(e); ok && begins.MatchString(text) {
-				found[positions.Position(e.Pos()).String()] = text
-				return false
-			}
-			return true
-		})
-	}
+	texts := slices.Collect(maps.Values(found))
+	maps.DeleteFunc(found, func(_, text string) bool {
+		return slices.ContainsFunc(texts, func(other string) bool { return len(other) > len(text) && strings.Contains(other, text) })
+	})
 	return found
 }
+
+// noImports leaves what a file takes of other packages unknown.
+type noImports struct{}
+
+func (noImports) Import(path string) (*types.Package, error) { return nil, errors.New("not read: " + path) }

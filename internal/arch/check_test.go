@@ -16,14 +16,14 @@ import (
 type pkg struct {
 	ImportPath, Name, Doc              string
 	Imports, TestImports, XTestImports []string
-	Deps                               []string
+	Deps, GoFiles, EmbedFiles          []string
 }
 
 // list runs go list at the module's root.
 func list(tb testing.TB, args ...string) (pkgs []pkg) {
 	tb.Helper()
 	readTree(tb) // so that the cache of go test knows the files: go list is another process
-	cmd := exec.CommandContext(tb.Context(), "go", append([]string{"list", "-json=ImportPath,Name,Doc,Imports,TestImports,XTestImports,Deps"}, args...)...)
+	cmd := exec.CommandContext(tb.Context(), "go", append([]string{"list", "-json=ImportPath,Name,Doc,Imports,TestImports,XTestImports,Deps,GoFiles,EmbedFiles"}, args...)...)
 	cmd.Dir = root
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -83,23 +83,6 @@ func checkRule(r rule, p pkg) (broken []string) {
 		}
 		if !allowed {
 			broken = append(broken, fmt.Sprintf("%s must not import %s: %s", r.path, local(path), r.why))
-		}
-	}
-	return broken
-}
-
-// checkPath returns a sentence for each package of the path that links one before it.
-func checkPath(pkgs []pkg) (broken []string) {
-	for _, p := range pkgs {
-		for i, at := range chargePath {
-			if at.path != local(p.ImportPath) {
-				continue
-			}
-			for _, before := range chargePath[:i] {
-				if slices.Contains(p.Deps, module+"/"+before.path) && !has(at.except, before.path) {
-					broken = append(broken, fmt.Sprintf("%s must not link %s, which the charge has left: it %s", at.path, before.path, at.why))
-				}
-			}
 		}
 	}
 	return broken

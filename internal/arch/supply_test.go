@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moby/patternmatcher"
+	"github.com/moby/patternmatcher/ignorefile"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -154,5 +156,37 @@ func TestSupply_imagesAndActionsArePinned(t *testing.T) {
 	planted := "FROM golang:latest\n  image: redis\n  image: postgres:17\n  image: redis:7.2.1\n- uses: actions/cache@v4\n"
 	if found, all := unpinned(planted); len(found) != 4 || all != 5 {
 		t.Errorf("of 4 planted in 5 it found %q in %d", found, all)
+	}
+}
+
+// TestImage_context: Docker leaves out no file that the programs are built from, and lets no test and
+// no hidden file through.
+func TestImage_context(t *testing.T) {
+	t.Parallel()
+	patterns, err := ignorefile.ReadAll(strings.NewReader(read(t, ".dockerignore")))
+	must(t, err)
+	matcher, err := patternmatcher.New(patterns)
+	must(t, err)
+	wanted := map[string]bool{
+		"go.mod": true, "go.sum": true, "internal/console/assets/new.woff2": true,
+
+		"cmd/api/main_test.go": false, "migrations/testdata/rows.sql": false, "docs/images/flow.webp": false, "e2e/docs.go": false,
+		"dist/payonce.tar.gz": false, "payonce": false, ".env": false, ".git/config": false, "cmd/worker/.env": false,
+		"internal/stripe/.cache/key": false, "docs/reference/.settings.md.swp": false,
+	}
+	for _, p := range list(t, "-deps", "./cmd/api", "./cmd/worker", "./cmd/sandbox", "./cmd/payonce") {
+		for _, file := range slices.Concat(p.GoFiles, p.EmbedFiles) {
+			if under(p.ImportPath, module) {
+				wanted[local(p.ImportPath)+"/"+file] = true
+			}
+		}
+	}
+	for path, want := range wanted {
+		if out, err := matcher.MatchesOrParentMatches(path); err != nil || out == want {
+			t.Errorf("%s is in the context: %v (%v), want %v", path, !out, err, want)
+		}
+	}
+	if len(wanted) < 200 {
+		t.Errorf("the programs are built from %d files", len(wanted))
 	}
 }

@@ -1,0 +1,185 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/internal/robustness/harness"
+	"github.com/payonce/payonce/internal/testrun"
+)
+
+// TestPages_showWhatHappens runs the commands of docs/reference/http.md and of the tutorial in their
+// order, and compares what is answered and printed with what the pages show. Ids and times count
+// only as such. What is read is read again until it is as it is shown. A deployment stands for the
+// tutorial's demo, whose --keep TestDemo shows.
+func TestPages_showWhatHappens(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	d := deploy(t, setup{apis: 1, workers: 2})
+	variables := map[string]string{"$API": d.APIs[0].URL(), "$KEY": d.Secrets.API}
+	blocks := regexp.MustCompile("(?s)```sh\n(.*?)\n```\n(?:\n```(?:http)?\n(.*?)```)?")
+	for page, least := range map[string]int{"../docs/reference/http.md": 7, "../docs/tutorial/first-charge.md": 12} {
+		found := blocks.FindAllStringSubmatch(readFile(t, page), -1)
+		for _, block := range found {
+			d.happens(t, block[1], block[2], variables)
+		}
+		if len(found) < least {
+			t.Errorf("%s has %d commands", page, len(found))
+		}
+	}
+}
+
+// happens runs a command of a page, and wants what the page shows below it.
+func (d *deployment) happens(t *testing.T, command, shown string, variables map[string]string) {
+	t.Helper()
+	switch {
+	case strings.HasPrefix(command, "export "), strings.HasPrefix(command, "go run ./cmd/payonce demo "),
+		strings.HasPrefix(command, "go run github.com/"): // generators of clients
+	case command == "pkill -STOP -x sandbox":
+		must(t, d.Sandbox.Pause())
+	case command == "pkill -CONT -x sandbox":
+		must(t, d.Sandbox.Resume())
+	case command == "kill -KILL $WORKER":
+		isHolder := func(p *harness.Process) bool { return strconv.Itoa(p.PID()) == variables["$WORKER"] }
+		must(t, d.Workers[slices.IndexFunc(d.Workers, isHolder)].Kill())
+	case command == "go run ./cmd/payonce audit": // it exits with 1 if it finds something
+		d.prints(t, shown, "audit")
+	case command == "go run ./cmd/payonce timeline ${CHARGE##*/}":
+		timeline := d.prints(t, shown, "timeline", path.Base(variables["$CHARGE"]))
+		if holder := regexp.MustCompile(`running .*holder=\S+:(\d+)`).FindStringSubmatch(timeline); holder != nil {
+			variables["$WORKER"] = holder[1]
+		}
+	default:
+		got := d.isAnswered(t, command, readCurl(t, command, variables), shown)
+		if location := got.Header.Get("Location"); location != "" && path.Dir(location) == "/v1/charges" {
+			variables["$CHARGE"] = location
+		}
+	}
+}
+
+// isAnswered sends the request of a command, which must be answered as a page shows. What is
+// read is read again until it is.
+func (d *deployment) isAnswered(t *testing.T, command string, r request, shown string) (got answer) {
+	t.Helper()
+	diff := ""
+	if !testrun.Within(testrun.Stall, func() bool {
+		got = d.do(t, r)
+		diff = compare(t, shown, got)
+		return diff == "" || r.method != http.MethodGet
+	}) || diff != "" {
+		t.Fatalf("%s\nis answered (-page +api):\n%s", command, diff)
+	}
+	if err := d.client.note(r.key, got); err != nil {
+		t.Error(err)
+	}
+	return got
+}
+
+// prints waits until the operator's tool prints the first two columns of every line that a page
+// shows, without the time before them, and returns what it printed.
+func (d *deployment) prints(t *testing.T, shown string, args ...string) (printed string) {
+	t.Helper()
+	spaces := regexp.MustCompile(` +`)
+	plain := func(text string) string { return spaces.ReplaceAllString(masked(text), " ") }
+	lines := regexp.MustCompile(`(?m)^(?:\d{4}-\S+ \S+ +)?(\w+:? +\S.*?)  `).FindAllStringSubmatch(masked(shown), -1)
+	if len(lines) < 4 {
+		t.Fatalf("the page shows %q", lines)
+	}
+	lacks := func(line []string) bool { return !strings.Contains(plain(printed), plain(line[1])+" ") }
+	if !testrun.Within(testrun.Stall, func() bool {
+		printed = string(d.payonce(t, args...))
+		return !slices.ContainsFunc(lines, lacks)
+	}) {
+		t.Fatalf("%q prints not what the page shows, as %q:\n%s", args, lines[slices.IndexFunc(lines, lacks)][1], printed)
+	}
+	return printed
+}
+
+// readCurl reads what a command asks for, as a shell and curl would.
+func readCurl(t *testing.T, command string, variables map[string]string) request {
+	t.Helper()
+	command = strings.ReplaceAll(command, "\\\n", " ")
+	r := request{method: http.MethodGet, header: http.Header{}}
+	words := regexp.MustCompile(`'[^']*'|"[^"]*"|[^\s'"]+`).FindAllString(command, -1)
+	for i := 1; i < len(words); i++ {
+		switch words[i] {
+		case "-i":
+		case "-H":
+			i++
+			name, value, _ := strings.Cut(word(words[i], variables), ": ")
+			if r.header[name] = []string{value}; name == "Idempotency-Key" {
+				r.key = value
+			}
+		case "-d":
+			i++
+			r.method, r.body = http.MethodPost, []byte(word(words[i], variables))
+		default:
+			path, found := strings.CutPrefix(words[i], "$API")
+			if !found {
+				path, found = strings.CutPrefix(words[i], "localhost:8080")
+			}
+			if !found {
+				t.Fatalf("what is %s in\n%s", words[i], command)
+			}
+			r.path = word(path, variables)
+		}
+	}
+	return r
+}
+
+// word is a word of a command without its quotes. In single ones a $ is a $.
+func word(w string, variables map[string]string) string {
+	if strings.HasPrefix(w, "'") {
+		return strings.Trim(w, "'")
+	}
+	for name, value := range variables {
+		w = strings.ReplaceAll(w, name, value)
+	}
+	return strings.Trim(w, `"`)
+}
+
+// compare holds an answer to what the manual shows of it: the status, the headers
+// that are shown, and the whole body.
+func compare(t *testing.T, shown string, got answer) string {
+	t.Helper()
+	head, body, _ := strings.Cut(shown, "\n\n")
+	lines := strings.Split(head, "\n")
+	written := []string{fmt.Sprintf("HTTP/1.1 %d %s", got.Status, http.StatusText(got.Status))}
+	for _, line := range lines[1:] {
+		name, _, _ := strings.Cut(line, ": ")
+		written = append(written, name+": "+got.Header.Get(name))
+	}
+	return cmp.Diff(masked(strings.Join(lines, "\n")), masked(strings.Join(written, "\n"))) +
+		cmp.Diff(decoded(t, masked(body)), decoded(t, masked(string(got.Body))))
+}
+
+// masked replaces what differs from run to run by what it is.
+func masked(text string) string {
+	for _, m := range []struct{ pattern, is string }{
+		{`ch_[0-9a-f]+…?`, "a charge"},
+		{`re_[0-9a-f]+…?`, "a refund"},
+		{`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`, "a UUID"},
+		{`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`, "a time"},
+		{`[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT`, "a date"},
+	} {
+		text = regexp.MustCompile(m.pattern).ReplaceAllString(text, m.is)
+	}
+	return text
+}
+
+func decoded(t *testing.T, text string) (v any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	return v
+}
