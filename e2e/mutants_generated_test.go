@@ -133,38 +133,30 @@ type matrix map[string][]string
 func (m matrix) print(t *testing.T) {
 	t.Helper()
 	killers, alone := map[string]int{}, map[string]int{}
-	type sum struct{ mutants, killed, alone int }
-	of := map[string]sum{}
+	mutants, killed := map[string]int{}, map[string]int{}
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		tests, pkg := m[name], path.Dir(strings.Fields(name)[0])
-		s := of[pkg]
-		s.mutants++
+		mutants[pkg]++
+		killed[pkg] += number(len(tests) > 0)
 		for _, test := range tests {
 			killers[test]++
+			alone[test] += number(len(tests) == 1)
 		}
-		switch len(tests) {
-		case 0:
+		if len(tests) == 0 {
 			t.Errorf("SURVIVES: %s", name)
-		case 1:
-			alone[tests[0]]++
-			s.alone++
-			fallthrough
-		default:
-			s.killed++
 		}
-		of[pkg] = s
 		if *generated == "matrix" {
 			t.Logf("%s\n\t%s", name, strings.Join(tests, "\n\t"))
 		}
 	}
-	for _, pkg := range slices.Sorted(maps.Keys(of)) {
-		t.Logf("%-12s %2d mutants, %2d killed, %2d of them by one test alone", pkg, of[pkg].mutants, of[pkg].killed, of[pkg].alone)
+	for _, pkg := range slices.Sorted(maps.Keys(mutants)) {
+		t.Logf("%-12s %2d mutants, %2d killed", pkg, mutants[pkg], killed[pkg])
 	}
-	if *generated == "matrix" {
-		tests := slices.SortedFunc(maps.Keys(killers), func(a, b string) int {
-			return cmp.Or(cmp.Compare(alone[b], alone[a]), cmp.Compare(killers[b], killers[a]), cmp.Compare(a, b))
-		})
-		for _, test := range tests {
+	tests := slices.SortedFunc(maps.Keys(killers), func(a, b string) int {
+		return cmp.Or(cmp.Compare(alone[b], alone[a]), cmp.Compare(killers[b], killers[a]), cmp.Compare(a, b))
+	})
+	for _, test := range tests {
+		if *generated == "matrix" {
 			t.Logf("%3d killed, %2d of them alone: %s", killers[test], alone[test], test)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -113,7 +114,7 @@ func TestOutput_holdsNoSecrets(t *testing.T) {
 	}
 	for name, output := range outputs {
 		for _, secret := range []string{plantedCard, plantedEmail, plantedWord, "cGxhbnRlZC1zZWNyZXQtNWUxYQ"} {
-			if line := lineWith(output, secret); line != nil {
+			if line := regexp.MustCompile(".*" + regexp.QuoteMeta(secret) + ".*").Find(output); line != nil {
 				t.Errorf("%s prints %q: %s", name, secret, line)
 			}
 		}

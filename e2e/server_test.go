@@ -192,16 +192,6 @@ func (s *server) execute(t *testing.T, statement string) {
 }
 
 func (s *server) command(ctx context.Context, statement string) error {
-	return s.connected(ctx, func(conn *pgx.Conn) error {
-		if _, err := conn.Exec(ctx, statement); err != nil {
-			return fmt.Errorf("%s: %w", statement, err)
-		}
-		return nil
-	})
-}
-
-// connected does something with a connection to the maintenance database.
-func (s *server) connected(ctx context.Context, do func(*pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, testrun.Stall)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, s.at.String())
@@ -209,5 +199,8 @@ func (s *server) connected(ctx context.Context, do func(*pgx.Conn) error) error 
 		return err
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	return do(conn)
+	if _, err := conn.Exec(ctx, statement); err != nil {
+		return fmt.Errorf("%s: %w", statement, err)
+	}
+	return nil
 }

@@ -31,7 +31,7 @@ func (p *testbed) victim(program string) *victim {
 	env, path := p.APIEnv(), p.API
 	env["DATABASE_URL"] = p.proxy.URL()
 	if program == "worker" {
-		env, path = p.workerSettings(p.proxy.URL(), p.gate.URL(), "1"), p.Worker
+		env, path = p.workerSettings(p.proxy.URL(), p.gate.URL()), p.Worker
 	}
 	v := &victim{}
 	v.program = harness.Program{
