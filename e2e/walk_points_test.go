@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -24,18 +24,20 @@ var noPoints = map[string]string{
 	"idempotency.expireKeys":  "the retention job deletes what has expired",
 	"inbox.DeleteExpired":     "the same",
 	"merchants.deleteSecrets": "the same",
+	"fulfillment.ListPauses":  "a worker reads every second what is paused",
 }
 
-// workerNoPoints are noPoints of a worker alone.
-var workerNoPoints = map[string]string{
-	"fulfillment.ListPauses": "a worker reads every second what is paused",
-}
+// polls are round trips that a worker repeats all the time. They are points only when they find
+// something.
+var polls = []string{"begin", "commit", "ledger.nextPage", "outbox.selectPage"}
 
 // onceOnly are round trips of which only the first in a life is a point: how many
 // there are is a matter of time. The balances add what there is, in one page or in
 // several. Rings are coalesced, and so are reads of streams. A pool asks each new connection
-// whether its server accepts writes.
+// whether its server accepts writes. A worker's looks for work come at any time but for the first,
+// and return a row whether or not they find a message.
 var onceOnly = []string{
+	looksForWork,
 	"ledger.selectStreams",
 	"ledger.nextPage",
 	"outbox.ringAll",
@@ -43,13 +45,9 @@ var onceOnly = []string{
 	"upkeep.selectOriginal",
 }
 
-// atStart are polls of a worker of which the first, when it starts, is a point. The later ones
-// come at any time, and return a row whether or not they find a message.
-var atStart = []string{looksForWork}
-
-// unseen returns what of onceOnly and atStart is the name of no round trip.
+// unseen returns what of onceOnly and polls is the name of no round trip.
 func unseen(recordings []recording) []string {
-	return slices.DeleteFunc(slices.Concat(onceOnly, atStart), func(name string) bool {
+	return slices.DeleteFunc(slices.Concat(onceOnly, polls), func(name string) bool {
 		return slices.ContainsFunc(recordings, func(c recording) bool { return slices.Contains(c.trips, name) })
 	})
 }
@@ -58,7 +56,6 @@ func unseen(recordings []recording) []string {
 type recording struct {
 	scenario scenario
 	program  string
-	known    knownTrips
 	points   []planned
 	unstable []string // came in one recording and not in the other
 	trips    []string // the names of all round trips, points or not
@@ -74,66 +71,20 @@ type planned struct {
 type rest struct {
 	once    sync.Once
 	err     error
-	startup map[string]int // occurrences, by name
-	trips   []string       // the names of all round trips
-	known   knownTrips
+	startup map[string]int // round trips, by name
+	trips   []string       // the names of all, points or not
 }
 
-// polls reports whether a round trip prepares a poll. It comes with the program's
-// start, though not always before the first request.
-func (r *rest) polls(name string) bool {
-	statement, prepares := strings.CutPrefix(name, "prepare ")
-	return prepares && slices.ContainsFunc(slices.Collect(maps.Keys(r.known.polls)), func(poll string) bool {
-		for _, setting := range settings {
-			poll = strings.TrimPrefix(poll, setting+", ")
-		}
-		return poll == statement
-	})
-}
-
-// A worker has come to rest when its most frequent poll has come restPolls times
-// and nothing new did: every other poll comes at least once in that time. An api
-// polls nothing, and is watched for apiRest.
+// A worker has come to rest when each of its polls has come restPolls times. An api polls nothing,
+// and is watched for apiRest.
 const (
-	restPolls = 12
+	restPolls = 3
 	apiRest   = 300 * time.Millisecond
 )
 
-// awaitPolls waits until some round trip has come restPolls times more, and returns
-// what there is then.
-func awaitPolls(program string, plan *crashPlan, since map[string]int) (all, empty map[string]int, err error) {
-	patience := walkStall
-	if program == "api" {
-		patience = apiRest
-	}
-	if !testrun.Within(patience, func() bool {
-		all, empty = plan.idle()
-		for name, n := range all {
-			if n >= since[name]+restPolls {
-				return true
-			}
-		}
-		return false
-	}) && program != "api" {
-		err = fmt.Errorf("no round trip came %d times in %s", restPolls, walkStall)
-	}
-	return all, empty, err
-}
-
-// watchRest starts a program with nothing to do, and counts twice: what it has done
-// more often the second time needs no charge.
+// watchRest starts a program with nothing to do.
 func (p *testbed) watchRest(ctx context.Context, program string, r *rest) error {
-	known := knownTrips{polls: map[string]bool{}, never: map[string]bool{}, once: slices.Concat(onceOnly, atStart)}
-	for name := range noPoints {
-		known.never[name] = true
-	}
-	if program == "worker" {
-		for name := range workerNoPoints {
-			known.never[name] = true
-		}
-	}
-	// What is learned below is for later plans: this one still reads its own.
-	plan := newCrashPlan(crashAim{}, knownTrips{never: maps.Clone(known.never), once: known.once}, nil)
+	plan := newCrashPlan(crashAim{}, nil)
 	p.arm(program, plan)
 	defer p.disarm()
 	v := p.victim(program)
@@ -142,32 +93,20 @@ func (p *testbed) watchRest(ctx context.Context, program string, r *rest) error 
 	if _, err := v.url(ctx); err != nil {
 		return err
 	}
-	var first map[string]int
-	for last := -1; last != len(first); {
-		last = len(first)
-		all, _, err := awaitPolls(program, plan, first)
-		if err != nil {
-			return err
-		}
-		first = all
+	if program == "api" {
+		pause(ctx, apiRest)
+	} else if !testrun.Within(walkStall, func() bool {
+		all := plan.counts()
+		return !slices.ContainsFunc(polls, func(poll string) bool { return all[poll] < restPolls })
+	}) {
+		return fmt.Errorf("not each poll came %d times in %s", restPolls, walkStall)
 	}
-	second, empty, err := awaitPolls(program, plan, first)
-	if err != nil {
-		return err
-	}
-	r.startup, r.known, r.trips = map[string]int{}, known, slices.Collect(maps.Keys(second))
-	for name, n := range second {
-		switch {
-		case known.never[name]:
-		case slices.Contains(atStart, name):
-			r.startup[name] = 1
-		case n == first[name], strings.HasPrefix(name, prepares): // another connection may prepare it later
-			r.startup[name] = n
-		case empty[name] > 0:
-			known.polls[name] = true
-		default:
-			known.never[name] = true
-		}
+	r.startup = plan.counts()
+	r.trips = slices.Collect(maps.Keys(r.startup))
+	r.startup[looksForWork] = min(1, r.startup[looksForWork])
+	for _, poll := range polls {
+		delete(r.startup, poll)
+		r.startup[prepares+poll] = math.MaxInt // it comes with the start, though not always before the first request
 	}
 	return nil
 }
@@ -201,7 +140,7 @@ func (p *testbed) record(ctx context.Context, way recording, r *rest) (own, star
 		switch {
 		case !takes[0][seen.crashPoint] || !takes[1][seen.crashPoint]:
 			continue // and nothing stands behind what may not come
-		case seen.occurrence <= r.startup[seen.name] || r.polls(seen.name):
+		case seen.occurrence <= r.startup[seen.name]:
 			start.points = append(start.points, point)
 		default:
 			own.points = append(own.points, point)

@@ -31,7 +31,6 @@ type running struct {
 	program string
 	job     job
 	aim     crashAim
-	known   knownTrips
 	victim  *victim
 	ctx     context.Context //nolint:containedctx // a fault is injected on a connection's own goroutine
 
@@ -59,10 +58,10 @@ func (p *testbed) run(ctx context.Context, c recording, aim crashAim) (runResult
 		return runResult{}, fmt.Errorf("prepare: %w", err)
 	}
 	r := &running{
-		testbed: p, program: c.program, job: j, aim: aim, known: c.known, ctx: ctx,
+		testbed: p, program: c.program, job: j, aim: aim, ctx: ctx,
 		victim: p.victim(c.program),
 	}
-	plan := newCrashPlan(aim, c.known, r.inject)
+	plan := newCrashPlan(aim, r.inject)
 	r.plans = []*crashPlan{plan}
 	if c.program == "worker" {
 		if err := r.send(ctx, nil); err != nil {
@@ -88,8 +87,7 @@ func (p *testbed) run(ctx context.Context, c recording, aim crashAim) (runResult
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.result.points = plan.seen()
-	all, _ := plan.idle()
-	r.result.trips = slices.Collect(maps.Keys(all))
+	r.result.trips = slices.Collect(maps.Keys(plan.counts()))
 	r.result.fired = plan.fired() && !r.missed.Load()
 	r.result.again = len(r.plans) > 1 && r.plans[1].fired()
 	return r.result, errors.Join(append(r.errs, err)...)
@@ -221,7 +219,7 @@ func (r *running) inject(f failpoint.Fault) {
 // killed kills the victim. Its next life is watched by a plan of its own, which
 // may kill it once more.
 func (r *running) killed(second int) {
-	next := newCrashPlan(crashAim{nth: second, fault: faultKill}, r.known, func(failpoint.Fault) {
+	next := newCrashPlan(crashAim{nth: second, fault: faultKill}, func(failpoint.Fault) {
 		r.killed(0)
 	})
 	r.signaled(syscall.SIGKILL)

@@ -65,7 +65,7 @@ func TestWalk(t *testing.T) {
 		return
 	}
 	if missing := unseen(recordings); *walkWhat == "points" && len(missing) > 0 {
-		t.Errorf("no round trip has these names of onceOnly and atStart: %q", missing)
+		t.Errorf("no round trip has these names of onceOnly and polls: %q", missing)
 	}
 	targets, err := chosen(recordings, *walkWhat, rand.New(rand.NewPCG(seed, 0)))
 	must(t, err)

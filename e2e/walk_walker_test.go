@@ -86,7 +86,6 @@ func (w *walker) recordings(ctx context.Context, wanted func(scenario, program s
 		if r.err != nil {
 			return fmt.Errorf("watch the %s at rest: %w", c.program, r.err)
 		}
-		c.known = r.known
 		if task.own, task.start, err = p.record(ctx, *c, r); err != nil {
 			return fmt.Errorf("record %s/%s: %w", c.scenario.name, c.program, err)
 		}

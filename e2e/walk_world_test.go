@@ -87,7 +87,7 @@ const attemptPatience = 15 * time.Second
 // newTestbed opens a testbed. Where it fails, it leaves nothing behind.
 func (g *environment) newTestbed(ctx context.Context) (p *testbed, err error) {
 	p = &testbed{environment: g, spoiled: true} // until it is open
-	p.arm("worker", newCrashPlan(crashAim{}, knownTrips{}, nil))
+	p.arm("worker", newCrashPlan(crashAim{}, nil))
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close(context.WithoutCancel(ctx)))
@@ -147,7 +147,7 @@ func (p *testbed) arm(program string, plan *crashPlan) {
 // disarm lets everything pass.
 func (p *testbed) disarm() {
 	p.proxy.CutAll()
-	p.arm("worker", newCrashPlan(crashAim{}, knownTrips{}, nil))
+	p.arm("worker", newCrashPlan(crashAim{}, nil))
 }
 
 // helper starts a worker without faults, with further settings.

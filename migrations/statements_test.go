@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/payonce/payonce/internal/testdb"
@@ -52,15 +53,11 @@ var (
 	named = regexp.MustCompile(`^\n?-- [a-z]+\.\w+\n`)
 	// proofs are folders whose statements need no name.
 	proofs = regexp.MustCompile(`^../(cmd/payonce|internal/(await|robustness|testdb|postgres/local))/`)
+	// whole is how the house writes SQL: on lines of its own, in lower case. joined is how a statement
+	// begins that is a sum of texts.
+	whole  = regexp.MustCompile(`^\n(-- \S+\n)?(select|insert|update|delete|with)\b`)
+	joined = regexp.MustCompile(`^\n?(-- \S+\n)?(select|update|with)\b`)
 )
-
-// statement is how the house writes SQL: on lines of its own, in lower case.
-func statement() *regexp.Regexp {
-	return regexp.MustCompile(`^\n(-- \S+\n)?(select|insert|update|delete|with)\b`)
-}
-
-// joined is how a statement begins that is a sum of texts.
-func joined() *regexp.Regexp { return regexp.MustCompile(`^\n?(-- \S+\n)?(select|update|with)\b`) }
 
 // complete fills what a package adds when it runs: a number after a limit, a
 // query between parentheses.
@@ -71,42 +68,42 @@ func complete(sql string) string {
 	return strings.ReplaceAll(sql, "(%s", "(select null::text")
 }
 
-// sources are the files of the module that are no tests, by where they lie.
-func sources(t *testing.T, positions *token.FileSet) map[string]*ast.File {
-	t.Helper()
-	found := map[string]*ast.File{}
-	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
+// sources are the files of each package of the module that are no tests.
+func sources(positions *token.FileSet) (map[string][]*ast.File, error) {
+	found := map[string][]*ast.File{}
+	return found, filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		if entry.IsDir() {
-			if entry.Name() == "sandbox" || entry.Name() == "testdata" || len(entry.Name()) > 2 && entry.Name()[0] == '.' {
+			_, err := os.Stat(filepath.Join(path, "go.mod"))
+			isModule := err == nil && path != ".." // of its own
+			if isModule || entry.Name() == "sandbox" || entry.Name() == "testdata" || len(entry.Name()) > 2 && entry.Name()[0] == '.' {
 				return fs.SkipDir
-			}
-			if _, err := os.Stat(filepath.Join(path, "go.mod")); err == nil && path != ".." {
-				return fs.SkipDir // a module of its own
 			}
 			return nil
 		}
 		if strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
-			found[path], err = parser.ParseFile(positions, path, nil, parser.SkipObjectResolution)
+			file, err := parser.ParseFile(positions, path, nil, parser.SkipObjectResolution)
+			found[filepath.Dir(path)] = append(found[filepath.Dir(path)], file)
+			return err
 		}
-		return err
+		return nil
 	})
-	testdb.Must(t, err)
-	return found
 }
 
 // statements are the constant texts that hold SQL, by where they stand. One that is a part of another
 // is none itself.
 func statements(t *testing.T) map[string]string {
 	t.Helper()
-	whole, sum := statement(), joined()
+	found, err := readStatements()
+	testdb.Must(t, err)
+	return found
+}
+
+var readStatements = sync.OnceValues(func() (map[string]string, error) {
 	positions := token.NewFileSet()
-	packages := map[string][]*ast.File{}
-	for path, file := range sources(t, positions) {
-		packages[filepath.Dir(path)] = append(packages[filepath.Dir(path)], file)
-	}
+	packages, err := sources(positions)
 	found := map[string]string{}
 	for folder, files := range packages {
 		info := types.Info{Types: map[ast.Expr]types.TypeAndValue{}}
@@ -119,7 +116,7 @@ func statements(t *testing.T) map[string]string {
 				continue
 			}
 			at, text := positions.Position(e.Pos()).String(), constant.StringVal(typed.Value)
-			if (whole.MatchString(text) || isSum && sum.MatchString(text)) && len(text) > len(found[at]) {
+			if (whole.MatchString(text) || isSum && joined.MatchString(text)) && len(text) > len(found[at]) {
 				found[at] = text
 			}
 		}
@@ -128,10 +125,12 @@ func statements(t *testing.T) map[string]string {
 	maps.DeleteFunc(found, func(_, text string) bool {
 		return slices.ContainsFunc(texts, func(other string) bool { return len(other) > len(text) && strings.Contains(other, text) })
 	})
-	return found
-}
+	return found, err
+})
 
 // noImports leaves what a file takes of other packages unknown.
 type noImports struct{}
 
-func (noImports) Import(path string) (*types.Package, error) { return nil, errors.New("not read: " + path) }
+func (noImports) Import(path string) (*types.Package, error) {
+	return nil, errors.New("not read: " + path)
+}
