@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"context"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -45,20 +44,12 @@ var onceOnly = []string{
 	"upkeep.selectOriginal",
 }
 
-// unseen returns what of onceOnly and polls is the name of no round trip.
-func unseen(recordings []recording) []string {
-	return slices.DeleteFunc(slices.Concat(onceOnly, polls), func(name string) bool {
-		return slices.ContainsFunc(recordings, func(c recording) bool { return slices.Contains(c.trips, name) })
-	})
-}
-
 // recording is the round trips of a scenario through a program, in both of its runs.
 type recording struct {
 	scenario scenario
 	program  string
 	points   []planned
 	unstable []string // came in one recording and not in the other
-	trips    []string // the names of all round trips, points or not
 }
 
 // planned is a point with the one before it.
@@ -72,7 +63,6 @@ type rest struct {
 	once    sync.Once
 	err     error
 	startup map[string]int // round trips, by name
-	trips   []string       // the names of all, points or not
 }
 
 // A worker has come to rest when each of its polls has come restPolls times. An api polls nothing,
@@ -102,7 +92,6 @@ func (p *testbed) watchRest(ctx context.Context, program string, r *rest) error 
 		return fmt.Errorf("not each poll came %d times in %s", restPolls, walkStall)
 	}
 	r.startup = plan.counts()
-	r.trips = slices.Collect(maps.Keys(r.startup))
 	r.startup[looksForWork] = min(1, r.startup[looksForWork])
 	for _, poll := range polls {
 		delete(r.startup, poll)
@@ -126,12 +115,10 @@ func (p *testbed) record(ctx context.Context, way recording, r *rest) (own, star
 			return own, start, fmt.Errorf("with nothing armed: %q", result.violations)
 		}
 		takes[i], last = map[crashPoint]bool{}, result.points
-		way.trips = append(way.trips, result.trips...)
 		for _, seen := range last {
 			takes[i][seen.crashPoint] = true
 		}
 	}
-	way.trips = append(way.trips, r.trips...)
 	own, start = way, way
 	start.scenario.name = "start"
 	behind := crashPoint{}

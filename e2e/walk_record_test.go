@@ -47,6 +47,11 @@ func checkPoints(t *testing.T, recordings []recording) {
 			t.Errorf("the crash points of%sdiffer from %s (- vanished, + appeared). If that is meant: %s\n%s", title, pointsFile, updateByHand, diff)
 		}
 	}
+	for _, name := range slices.Concat(onceOnly, polls) {
+		if !strings.Contains(text, name) {
+			t.Errorf("no point has the name %s, of onceOnly or polls", name)
+		}
+	}
 	if *updatePoints {
 		must(t, os.WriteFile(pointsFile, []byte(text), 0o600))
 	} else if n := strings.Count(listed, "\n\n"); n != len(recordings) {

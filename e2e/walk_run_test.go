@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -22,7 +20,6 @@ type runResult struct {
 	fired      bool
 	again      bool // the second crash fired too
 	points     []seenPoint
-	trips      []string // the names of all round trips
 }
 
 // running is one run: a job, a victim and a plan.
@@ -87,7 +84,6 @@ func (p *testbed) run(ctx context.Context, c recording, aim crashAim) (runResult
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.result.points = plan.seen()
-	r.result.trips = slices.Collect(maps.Keys(plan.counts()))
 	r.result.fired = plan.fired() && !r.missed.Load()
 	r.result.again = len(r.plans) > 1 && r.plans[1].fired()
 	return r.result, errors.Join(append(r.errs, err)...)

@@ -64,9 +64,6 @@ func TestWalk(t *testing.T) {
 		t.Logf("wrote %s in %.1f s", pointsFile, time.Since(begun).Seconds())
 		return
 	}
-	if missing := unseen(recordings); *walkWhat == "points" && len(missing) > 0 {
-		t.Errorf("no round trip has these names of onceOnly and polls: %q", missing)
-	}
 	targets, err := chosen(recordings, *walkWhat, rand.New(rand.NewPCG(seed, 0)))
 	must(t, err)
 	t.Logf("made %d recordings in %.1f s; -seed=%d", len(recordings), time.Since(begun).Seconds(), seed)
