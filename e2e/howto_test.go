@@ -94,11 +94,3 @@ func runIn(t *testing.T, tree string, command ...string) {
 		t.Fatalf("%s: %v\n%s", strings.Join(command, " "), err, output)
 	}
 }
-
-// copyOfTree copies the module without its repository.
-func copyOfTree(t *testing.T) string {
-	t.Helper()
-	tree := t.TempDir()
-	must(t, errors.Join(os.CopyFS(tree, os.DirFS("..")), os.RemoveAll(filepath.Join(tree, ".git"))))
-	return tree
-}

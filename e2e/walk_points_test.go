@@ -2,12 +2,21 @@ package e2e_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math"
+	"os"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
+	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -142,4 +151,192 @@ func (p *testbed) record(ctx context.Context, way recording, r *rest) (own, star
 		}
 	}
 	return own, start, nil
+}
+
+var updatePoints = flag.Bool("update", false, "with -walk=points: write the crash points of every scenario to testdata/points.txt, and walk none")
+
+// pointsFile lists the points of every scenario, so a commit in which a point vanishes or
+// appears changes the file. The order in which points come differs from run to run: they are
+// sorted.
+const (
+	pointsFile   = "testdata/points.txt"
+	updateByHand = "go test ./e2e -run 'TestWalk$' -walk=points -update"
+	pointsHeader = "# The crash points of each scenario and program. Written by: " + updateByHand + "\n"
+)
+
+// checkPoints compares the recordings of all scenarios with the file, or writes it. A point that came
+// up in one run of a recording and not in the other is one where the file lists it.
+func checkPoints(t *testing.T, recordings []recording) {
+	t.Helper()
+	listed := readFile(t, pointsFile)
+	text := pointsHeader
+	for _, c := range recordings {
+		title := "\n" + c.scenario.name + "/" + c.program + "\n"
+		_, section, _ := strings.Cut(listed, title)
+		section, _, _ = strings.Cut(section, "\n\n")
+		want := strings.Split(strings.TrimSuffix(section, "\n"), "\n")
+		var points []string
+		for _, p := range c.points {
+			points = append(points, "  "+p.String())
+		}
+		for _, p := range c.unstable {
+			if slices.Contains(want, "  "+p) && !*updatePoints {
+				points = append(points, "  "+p)
+			}
+		}
+		slices.Sort(points)
+		text += title + strings.Join(points, "\n") + "\n"
+		if diff := cmp.Diff(want, points); diff != "" && !*updatePoints {
+			t.Errorf("the crash points of%sdiffer from %s (- vanished, + appeared). If that is meant: %s\n%s", title, pointsFile, updateByHand, diff)
+		}
+	}
+	for _, name := range slices.Concat(onceOnly, polls) {
+		if !strings.Contains(text, name) {
+			t.Errorf("no point has the name %s, of onceOnly or polls", name)
+		}
+	}
+	if *updatePoints {
+		must(t, os.WriteFile(pointsFile, []byte(text), 0o600))
+	} else if n := strings.Count(listed, "\n\n"); n != len(recordings) {
+		t.Errorf("%s lists %d recordings, and there are %d", pointsFile, n, len(recordings))
+	}
+}
+
+// prepares begins the names of round trips that only prepare statements.
+const prepares = "prepare "
+
+// trip names a round trip with the database.
+func (p *crashPlan) trip(t *failpoint.Trip) *roundTrip {
+	trip := &roundTrip{kind: sqlTrip, opens: t.Opens, closes: t.Closes}
+	kind := slices.Index(p.settings, t.Session.Settings)
+	switch {
+	case t.Connects:
+		trip.kind, trip.minor = connectTrip, kind >= 0
+		if kind < 0 {
+			kind = len(p.settings)
+			p.settings = append(p.settings, t.Session.Settings)
+		}
+		trip.name = "connect"
+	case len(t.Executed) > 0:
+		trip.name = batchName(names(t.Executed))
+		// Every connection of a pool may begin with it.
+		trip.minor = len(t.Executed) == 1 && strings.HasPrefix(trip.name, "set ") && len(p.fresh(t.Executed)) == 0
+	case len(t.Prepared) > 0:
+		trip.name, trip.minor = p.preparation(t.Prepared)
+	case t.Forgets:
+		trip.name = "close"
+	default:
+		trip.name = "sync"
+	}
+	if kind > 0 && (t.Connects || t.Opens || t.Closes) {
+		trip.name += " (session " + strconv.Itoa(kind+1) + ")"
+	}
+	return trip
+}
+
+// preparation names a round trip that only prepares statements, by those that no
+// connection of this life has prepared before: which connection does so first is
+// chance. Which batch is the first to set something is chance too, so a query that
+// sets something is no name.
+func (p *crashPlan) preparation(statements []string) (name string, minor bool) {
+	stable := func(statements []string) []string {
+		return slices.DeleteFunc(names(statements), func(name string) bool { return slices.Contains(settings, name) })
+	}
+	fresh := stable(p.fresh(statements))
+	all := names(statements)
+	if len(fresh) == 0 || slices.Equal(all, []string{looksForWork}) || slices.Equal(fresh, []string{claims}) {
+		return prepares + batchName(stable(statements)), true
+	}
+	return prepares + batchName(fresh), false
+}
+
+// fresh returns those of the texts that this life has not sent before.
+func (p *crashPlan) fresh(texts []string) (unseen []string) {
+	for _, text := range texts {
+		if !p.sent[text] {
+			p.sent[text] = true
+			unseen = append(unseen, text)
+		}
+	}
+	return unseen
+}
+
+// ours matches the name that a statement of ours begins with.
+var ours = regexp.MustCompile(`^\s*-- (\S+)\n`)
+
+// statementName is the name of a statement of ours, and the first word of any other, such as
+// begin, commit and listen; of set the second too.
+func statementName(sql string) string {
+	if name := ours.FindStringSubmatch(sql); name != nil {
+		return name[1]
+	}
+	words := strings.Fields(strings.ToLower(strings.TrimPrefix(sql, "--"))) // the driver's ping is a comment
+	if len(words) > 1 && words[0] == "set" {
+		return "set " + words[1]
+	}
+	return words[0]
+}
+
+// Names of what a processor sends by its own timetable: what goes along with it is a matter of time.
+const (
+	looksForWork = "inbox.readNext" // and repairs at times, and claims where a slot is free
+	claims       = "inbox.claimDue"
+)
+
+const awaitsAnswer = "groupcommit.awaitAnswer"
+
+// settings are statements that set something for their transaction.
+var settings = []string{"postgres.setMerchant", "groupcommit.setTenant", "groupcommit.setLockTimeout", "inbox.setLockTimeout"}
+
+// names leaves out the query that a commit sends before statements with results, and what goes along
+// by chance.
+func names(statements []string) (names []string) {
+	for _, sql := range statements {
+		if name := statementName(sql); name != awaitsAnswer {
+			names = append(names, name)
+		}
+	}
+	if slices.Contains(names, looksForWork) {
+		return []string{looksForWork}
+	}
+	if len(names) > 1 {
+		names = slices.DeleteFunc(names, func(name string) bool { return name == claims })
+	}
+	return names
+}
+
+// batchName joins the names of statements, with the number of equal neighbours.
+func batchName(statements []string) string {
+	var b strings.Builder
+	for i := 0; i < len(statements); {
+		n := 1
+		for i+n < len(statements) && statements[i+n] == statements[i] {
+			n++
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(statements[i])
+		if n > 1 {
+			b.WriteString(" ×")
+			b.WriteString(strconv.Itoa(n))
+		}
+		i += n
+	}
+	return b.String()
+}
+
+// identifier is a part of a path that names one object and no kind. It is random, and one in
+// hundreds has no digit.
+var identifier = regexp.MustCompile(`^[a-z]+_[0-9A-Za-z]*[0-9A-Z][0-9A-Za-z]*$`)
+
+// requestName is a request's method and path, with :id for identifiers.
+func requestName(method, path string) string {
+	parts := strings.Split(path, "/")
+	for i, part := range parts {
+		if identifier.MatchString(part) {
+			parts[i] = ":id"
+		}
+	}
+	return method + " " + strings.Join(parts, "/")
 }

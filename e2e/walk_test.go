@@ -202,10 +202,7 @@ func hunt(t *testing.T, programs harness.Binaries, address string) (violations [
 type target struct {
 	scenario string
 	program  string
-	point    crashPoint
-	side     failpoint.Side
-	fault    failpoint.Fault
-	second   int // after this point of the recovery it is killed again; 0 for never
+	crashAim
 }
 
 // String is the address by which a run is replayed. The second crash of a pair is
@@ -239,39 +236,28 @@ func everything(c recording) []target {
 }
 
 func (c recording) target(point planned, side failpoint.Side, fault failpoint.Fault) target {
-	return target{scenario: c.scenario.name, program: c.program, point: point.crashPoint, side: side, fault: fault}
+	return target{c.scenario.name, c.program, crashAim{point: point.crashPoint, behind: point.behind, side: side, fault: fault}}
 }
 
-// Shares of a sample, of 100 points of it: a crash or a cut comes to each, what takes
-// longer to some.
+// Of 100 points of a sample so many get a second fault, an error or a pause, and a double crash: a
+// crash or a cut comes to each point, what takes longer to some.
 const (
-	sampledErrors = 10
-	sampledPauses = 3
+	sampledFaults = 13
 	sampledPairs  = 3
 )
 
 // sampleOf hits one point in so many of a recording, from a random first one, with sides
 // and faults that rotate along the recording and from seed to seed, and some of them once
 // more.
-func sampleOf(c recording, rng *rand.Rand, every int) []target {
+func sampleOf(c recording, rng *rand.Rand, every int) (sample []target) {
+	sides := []failpoint.Side{failpoint.Before, failpoint.After}
 	turn := rng.IntN(4)
-	var sample []target
 	for i := rng.IntN(every); i < len(c.points); i += every {
 		point, n := c.points[i], i/every+turn
-		side, fault := failpoint.Before, faultKill
-		if n%2 == 1 {
-			side = failpoint.After
-		}
-		if n/2%2 == 1 {
-			fault = failpoint.Cut
-		}
-		sample = append(sample, c.target(point, side, fault))
-		side = []failpoint.Side{failpoint.Before, failpoint.After}[rng.IntN(2)]
-		if errs := faultsAt(point.kind, side)[3:]; len(errs) > 0 && rng.IntN(100) < sampledErrors {
-			sample = append(sample, c.target(point, side, errs[rng.IntN(len(errs))]))
-		}
-		if rng.IntN(100) < sampledPauses {
-			sample = append(sample, c.target(point, side, faultPause))
+		sample = append(sample, c.target(point, sides[n%2], []failpoint.Fault{faultKill, failpoint.Cut}[n/2%2]))
+		side := sides[rng.IntN(2)]
+		if slow := faultsAt(point.kind, side)[2:]; rng.IntN(100) < sampledFaults {
+			sample = append(sample, c.target(point, side, slow[rng.IntN(len(slow))]))
 		}
 		if rng.IntN(100) < sampledPairs {
 			pair := c.target(point, side, faultKill)

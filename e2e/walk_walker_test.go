@@ -136,18 +136,14 @@ func (p *testbed) walkTo(ctx context.Context, c recording, t target) (walked, er
 	if c.scenario.name == "start" {
 		c.scenario = scenarios()[0]
 	}
-	aim := crashAim{point: t.point, side: t.side, fault: t.fault, second: t.second}
 	for _, point := range c.points {
-		if point.crashPoint == t.point {
-			aim.behind = point.behind
-			if point.inTransaction && t.fault == faultPause {
-				p.pausedInTransaction.Lock()
-				defer p.pausedInTransaction.Unlock()
-			}
+		if point.crashPoint == t.point && point.inTransaction && t.fault == faultPause {
+			p.pausedInTransaction.Lock()
+			defer p.pausedInTransaction.Unlock()
 		}
 	}
 	for repeated := 0; ; repeated++ {
-		result, err := p.run(ctx, c, aim)
+		result, err := p.run(ctx, c, t.crashAim)
 		p.spoiled = p.spoiled || len(result.violations) > 0 || err != nil
 		if err != nil || result.fired || p.spoiled || repeated+1 == attempts {
 			return walked{t, result, repeated}, err
