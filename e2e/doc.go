@@ -14,11 +14,11 @@
 //
 // The promises, by file:
 //
-//	operation  workers that are killed, stopped or idle; an upgrade; the end of retention
-//	restore    a dump from the past, restored elsewhere
+//	operation  workers that are killed, stopped or idle; an upgrade; the end of retention; a dump from
+//	           the past, restored elsewhere
 //	security   hostile clients, and outputs without secrets
-//	pages      what the tutorial, the manual and a day of a shop show
-//	howto, observability, demo
+//	pages      what the tutorial, the manual, a day of a shop and the how-to show
+//	observability, demo
 //	walk       a fault at every round trip of the api and the worker
 //	soak       the same for long, with many requests at once (-soak)
 //	mutants    planted bugs that the tests above must catch (-mutants=all)

@@ -165,14 +165,9 @@ func overlay(t *testing.T, edits []edit) string {
 // byTest hunts with a test: under the mutant it must fail, itself, and say why.
 func byTest(t *testing.T, overlay, pkg, test, says string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
-	defer cancel()
 	name := strings.ReplaceAll(test, " ", "_")
 	pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(name), "/", "$/^") + "$"
-	command := exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout=9m", "-overlay="+overlay, "-run", pattern, pkg)
-	command.Dir = ".."
-	command.Env = append(os.Environ(), "AWAIT_STALL=15s") // most bugs show in a condition that never holds
-	out, err := command.CombinedOutput()
+	out, err := goTest(t, overlay, nil, "-timeout=9m", "-run", pattern, pkg)
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
@@ -186,23 +181,30 @@ func byTest(t *testing.T, overlay, pkg, test, says string) string {
 	return fmt.Sprintf("%s %s: %s", pkg, test, says)
 }
 
-// byWalk hunts with a run of the crash walk, at the address that replays it, or
-// with several by -walk-times. The promise that is named must be violated there, in
-// every one of them, or already with nothing armed.
-func byWalk(t *testing.T, overlay, address, promise string) (by string) {
+// goTest runs tests of the tree under an overlay. Most bugs show in a condition that never holds.
+func goTest(t *testing.T, overlay string, env []string, args ...string) (out []byte, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
+	defer cancel()
+	command := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-overlay=" + overlay}, args...)...)
+	command.Dir = ".."
+	command.Env = append(append(os.Environ(), "AWAIT_STALL=15s"), env...)
+	return command.CombinedOutput()
+}
+
+// byWalk hunts with a run of the crash walk, at the address that replays it. The promise that is named
+// must be violated there, or already with nothing armed.
+func byWalk(t *testing.T, overlay, address, promise string) string {
 	t.Helper()
 	_, rest, _ := strings.Cut(address, "/")
 	program, _, _ := strings.Cut(rest, "/")
-	runs, fired := hunt(t, mutated(t, program, overlay), address) // one or more
-	for _, violations := range runs {
-		i := slices.IndexFunc(violations, func(v string) bool { return strings.Contains(v, promise) })
-		if i < 0 {
-			t.Logf("%s: fired is %v; violated were %q", address, fired, runs)
-			return ""
-		}
-		by = violations[i]
+	violations, fired := hunt(t, mutated(t, program, overlay), address)
+	i := slices.IndexFunc(violations, func(v string) bool { return strings.Contains(v, promise) })
+	if i < 0 {
+		t.Logf("%s: fired is %v; violated were %q", address, fired, violations)
+		return ""
 	}
-	return fmt.Sprintf("%s, %d times: %s", address, len(runs), by)
+	return address + ": " + violations[i]
 }
 
 // mutated are the programs, with the bug in the api or the worker.
@@ -308,17 +310,11 @@ func others(pkg string) []string {
 // name.
 func hunted(t *testing.T, m mutant, packages []string, database string) []string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
-	defer cancel()
-	args := []string{"test", "-json", "-count=1", "-timeout=4m", "-vet=off", "-overlay=" + overlay(t, m.edits)}
+	args := []string{"-json", "-timeout=4m", "-vet=off"}
 	if *generated == "hunt" {
 		args = append(args, "-failfast")
 	}
-	command := exec.CommandContext(ctx, "go", append(args, packages...)...)
-	command.Dir = ".."
-	// Most mutants show in a condition that never holds.
-	command.Env = append(os.Environ(), "AWAIT_STALL=10s", "TEST_DATABASE_URL="+database)
-	out, err := command.Output()
+	out, err := goTest(t, overlay(t, m.edits), []string{"TEST_DATABASE_URL=" + database}, append(args, packages...)...)
 	if bytes.Contains(out, []byte(`"Action":"build-fail"`)) {
 		t.Errorf("%s does not build", m.name)
 	}

@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/url"
@@ -107,13 +106,8 @@ func startsPrograms(t *testing.T) {
 // pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) { _ = harness.Wait(ctx, d) }
 
-// unique returns a word that no other call returned. It has a letter at each end:
-// digits alone could pass for a card number.
-func unique() string {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // it never fails
-	return "u" + hex.EncodeToString(b[:]) + "q"
-}
+// unique returns a word that no other call returned.
+func unique() string { return strings.ToLower(rand.Text()[:16]) }
 
 // server is a PostgreSQL server. at is the URL of its maintenance database.
 type server struct {

@@ -16,10 +16,7 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-var (
-	walkWhat  = flag.String("walk", "", "the crash walk: distinct, points, all, pairs, scenario/program, points (scenario/program/point, separated by |), or scenario/program/point/side/fault; a sample where empty")
-	walkTimes = flag.Int("walk-times", 1, "how often the runs of the crash walk are done")
-)
+var walkWhat = flag.String("walk", "", "the crash walk: distinct, points, all, pairs, scenario/program, points (scenario/program/point, separated by |), or scenario/program/point/side/fault; a sample where empty")
 
 // sampleSize is how many runs a sample has. It takes the start of the programs and one
 // scenario, by the seed.
@@ -119,10 +116,6 @@ func chosen(recordings []recording, what string, rng *rand.Rand) ([]target, erro
 			return nil, fmt.Errorf("-walk=%s: neither distinct, points, all, pairs nor a run", address)
 		}
 	}
-	once := slices.Clone(targets)
-	for range *walkTimes - 1 {
-		targets = append(targets, once...)
-	}
 	// Those that take long, or stand in each other's way, are apart from each other.
 	rng.Shuffle(len(targets), func(i, j int) { targets[i], targets[j] = targets[j], targets[i] })
 	return targets, nil
@@ -172,28 +165,26 @@ func newWalker(t *testing.T, programs harness.Binaries) *walker {
 	return &walker{environment: g, report: t.Errorf}
 }
 
-// hunt does the run of an address with programs of the caller's choice, -walk-times
-// times, and returns what was violated in each, and whether all came to their
-// point. Programs that break promises with nothing armed are caught once.
-func hunt(t *testing.T, programs harness.Binaries, address string) (violations [][]string, fired bool) {
+// hunt does the run of an address with programs of the caller's choice, and returns what was
+// violated in it, and whether it came to its point. Programs that break promises with nothing
+// armed are caught once.
+func hunt(t *testing.T, programs harness.Binaries, address string) (violations []string, fired bool) {
 	t.Helper()
 	w := newWalker(t, programs)
 	recordings, err := w.recordings(t.Context(), func(scenario, program string) bool {
 		return strings.HasPrefix(address, scenario+"/"+program+"/")
 	})
 	if err != nil {
-		return [][]string{{err.Error()}}, false
+		return []string{err.Error()}, false
 	}
 	targets, err := chosen(recordings, address, rand.New(rand.NewPCG(1, 1)))
 	must(t, err)
 	w.report = func(string, ...any) {}
-	err = w.walk(t.Context(), recordings, targets)
-	fired = true
-	for _, one := range w.done {
-		violations, fired = append(violations, one.violations), fired && one.fired
+	if err = w.walk(t.Context(), recordings, targets); err != nil {
+		violations = append(violations, err.Error())
 	}
-	if err != nil {
-		violations = append(violations, []string{err.Error()})
+	for _, one := range w.done {
+		violations, fired = append(violations, one.violations...), one.fired
 	}
 	return violations, fired
 }
