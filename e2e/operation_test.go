@@ -207,7 +207,7 @@ create trigger copy after delete on outbox for each row execute function copy()`
 		t.Errorf("%d messages have gone through the outbox, want at least %d", got, 2*n)
 	}
 
-	if got := d.do(t, f.requests[0]); got.Status != http.StatusGone || !strings.Contains(string(got.Body), "/problems/idempotency-key-expired") {
+	if got := d.insist(t, f.requests[0]); got.Status != http.StatusGone || !strings.Contains(string(got.Body), "/problems/idempotency-key-expired") {
 		t.Errorf("a key that has expired is answered %d %s", got.Status, got.Body)
 	}
 

@@ -38,9 +38,7 @@ func TestSoak(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if testing.Short() && !*soak {
-				t.Skip("not run: a soak is left out of short tests")
-			}
+			startsPrograms(t)
 			test(t)
 		})
 	}
@@ -94,21 +92,9 @@ select concat_ws(' ', count(*), count(distinct data ->> 'order_id')) from ledger
 	if retries == 0 {
 		t.Error("the stops left no request without an answer: they showed nothing")
 	}
-	d.sampleKeys(t, 1000)
 	t.Logf("%d charges, %d stops (every other one a SIGKILL), %d sendings without a definitive answer", accepted, stops, retries)
 	if !t.Failed() {
 		t.Logf("none lost, none doubled: %s; %s", none(accepted, "charges"), none(stops, "stops"))
-	}
-}
-
-// sampleKeys leaves some of the keys for the search of the logs: all of them in all of the logs would take it an hour.
-func (d *deployment) sampleKeys(t *testing.T, n int) {
-	t.Helper()
-	slices.Sort(d.client.keys)
-	d.client.keys = slices.Compact(d.client.keys)
-	if len(d.client.keys) > n {
-		t.Logf("not run: the search for %d of %d keys in the logs", len(d.client.keys)-n, len(d.client.keys))
-		d.client.keys = d.client.keys[:n]
 	}
 }
 
@@ -254,9 +240,7 @@ func soakDelivery(t *testing.T) {
 		way := deliveryWays[i%len(deliveryWays)]
 		charges[i] = d.send(t, newOrder(way.method, way.items...)).ID
 		if way.cancel {
-			if got := d.do(t, request{path: "/v1/charges/" + charges[i] + "/cancel", key: "key-" + unique()}); got.Status != http.StatusAccepted {
-				t.Fatalf("the cancellation was answered %d %s", got.Status, got.Body)
-			}
+			acceptedCharge(t, d.insist(t, request{path: "/v1/charges/" + charges[i] + "/cancel", key: "key-" + unique()}))
 		}
 	}
 	p.rounds(t, n)

@@ -122,10 +122,10 @@ func (r *running) end() {
 	r.victim.end()
 }
 
-func (r *running) complain(what string) {
+func (r *running) complain(what ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.result.violations = append(r.result.violations, what)
+	r.result.violations = append(r.result.violations, what...)
 }
 
 func (r *running) fail(err error) {
@@ -285,9 +285,7 @@ func (r *running) judge(ctx context.Context) error {
 		}
 	}
 	violations, err := r.verdict(ctx)
-	for _, violation := range violations {
-		r.complain(violation)
-	}
+	r.complain(violations...)
 	return err
 }
 
