@@ -146,10 +146,10 @@ func overlay(t *testing.T, edits []edit) string {
 	dir := t.TempDir()
 	changed := map[string]string{}
 	for _, e := range edits {
-		path := filepath.Join(root, filepath.FromSlash(e.file))
-		source, again := changed[path]
+		at := filepath.Join(root, filepath.FromSlash(e.file))
+		source, again := changed[at]
 		if !again {
-			source = path
+			source = at
 		}
 		text := readFile(t, source)
 		if n := strings.Count(text, e.old); n != 1 {
@@ -157,7 +157,7 @@ func overlay(t *testing.T, edits []edit) string {
 		}
 		target := filepath.Join(dir, strings.ReplaceAll(e.file, "/", "_"))
 		must(t, os.WriteFile(target, []byte(strings.Replace(text, e.old, e.new, 1)), 0o600))
-		changed[path] = target
+		changed[at] = target
 	}
 	return overlayOf(t, changed)
 }
@@ -210,13 +210,13 @@ func byWalk(t *testing.T, overlay, address, promise string) string {
 // mutated are the programs, with the bug in the api or the worker.
 func mutated(t *testing.T, program, overlay string) harness.Binaries {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), program)
-	runIn(t, "..", "go", "build", "-overlay="+overlay, "-o", path, "./cmd/"+program)
+	built := filepath.Join(t.TempDir(), program)
+	runIn(t, "..", "go", "build", "-overlay="+overlay, "-o", built, "./cmd/"+program)
 	b := binaries(t)
 	if program == "api" {
-		b.API = path
+		b.API = built
 	} else {
-		b.Worker = path
+		b.Worker = built
 	}
 	return b
 }

@@ -126,14 +126,14 @@ func readCurl(t *testing.T, command string, variables map[string]string) request
 			i++
 			r.method, r.body = http.MethodPost, []byte(word(words[i], variables))
 		default:
-			path, found := strings.CutPrefix(words[i], "$API")
+			below, found := strings.CutPrefix(words[i], "$API")
 			if !found {
-				path, found = strings.CutPrefix(words[i], "localhost:8080")
+				below, found = strings.CutPrefix(words[i], "localhost:8080")
 			}
 			if !found {
 				t.Fatalf("what is %s in\n%s", words[i], command)
 			}
-			r.path = word(path, variables)
+			r.path = word(below, variables)
 		}
 	}
 	return r

@@ -169,7 +169,8 @@ const (
 func checkPoints(t *testing.T, recordings []recording) {
 	t.Helper()
 	listed := readFile(t, pointsFile)
-	text := pointsHeader
+	var text strings.Builder
+	text.WriteString(pointsHeader)
 	for _, c := range recordings {
 		title := "\n" + c.scenario.name + "/" + c.program + "\n"
 		_, section, _ := strings.Cut(listed, title)
@@ -185,18 +186,18 @@ func checkPoints(t *testing.T, recordings []recording) {
 			}
 		}
 		slices.Sort(points)
-		text += title + strings.Join(points, "\n") + "\n"
+		text.WriteString(title + strings.Join(points, "\n") + "\n")
 		if diff := cmp.Diff(want, points); diff != "" && !*updatePoints {
 			t.Errorf("the crash points of%sdiffer from %s (- vanished, + appeared). If that is meant: %s\n%s", title, pointsFile, updateByHand, diff)
 		}
 	}
 	for _, name := range slices.Concat(onceOnly, polls) {
-		if !strings.Contains(text, name) {
+		if !strings.Contains(text.String(), name) {
 			t.Errorf("no point has the name %s, of onceOnly or polls", name)
 		}
 	}
 	if *updatePoints {
-		must(t, os.WriteFile(pointsFile, []byte(text), 0o600))
+		must(t, os.WriteFile(pointsFile, []byte(text.String()), 0o600))
 	} else if n := strings.Count(listed, "\n\n"); n != len(recordings) {
 		t.Errorf("%s lists %d recordings, and there are %d", pointsFile, n, len(recordings))
 	}

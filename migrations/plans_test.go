@@ -178,13 +178,13 @@ func (l lookup) plan(t *testing.T, db *postgres.DB, mode, sql string) string {
 	}
 	args := l.args
 	if args == "" {
-		var types []string
-		err := conn.QueryRow(t.Context(), `select parameter_types::text[] from pg_prepared_statements where name = 'looked'`, pgx.QueryExecModeSimpleProtocol).Scan(&types)
+		var kinds []string
+		err := conn.QueryRow(t.Context(), `select parameter_types::text[] from pg_prepared_statements where name = 'looked'`, pgx.QueryExecModeSimpleProtocol).Scan(&kinds)
 		testdb.Must(t, err)
-		for i, name := range types {
-			types[i] = sample(t, name)
+		for i, name := range kinds {
+			kinds[i] = sample(t, name)
 		}
-		args = strings.Join(types, ", ")
+		args = strings.Join(kinds, ", ")
 	}
 	call := "explain (costs off) execute looked"
 	if args != "" {
@@ -366,6 +366,6 @@ var readStatements = sync.OnceValues(func() (map[string]string, error) {
 // noImports leaves what a file takes of other packages unknown.
 type noImports struct{}
 
-func (noImports) Import(path string) (*types.Package, error) {
-	return nil, errors.New("not read: " + path)
+func (noImports) Import(at string) (*types.Package, error) {
+	return nil, errors.New("not read: " + at)
 }

@@ -162,24 +162,24 @@ func TestPackages_followTheirRules(t *testing.T) {
 func TestRules_nameWhatExists(t *testing.T) {
 	t.Parallel()
 	paths := make(map[string]bool)
-	named := strict + " " + pure + " " + testHelpers + " " + public
+	named := []string{strict, pure, testHelpers, public}
 	for _, r := range rules {
 		if paths[r.path] || r.why == "" {
 			t.Errorf("%s has two rules, or one without a reason", r.path)
 		}
 		paths[r.path] = true
-		named += " " + strings.TrimPrefix(r.imports, "all but ")
+		named = append(named, strings.TrimPrefix(r.imports, "all but "))
 	}
 	for _, t := range thirdParties {
-		named += " " + t.packages
+		named = append(named, t.packages)
 	}
 	for _, b := range bans {
-		named += " " + b.program
+		named = append(named, b.program)
 		if under(b.path, module) {
-			named += " " + local(b.path)
+			named = append(named, local(b.path))
 		}
 	}
-	for path := range strings.FieldsSeq(named) {
+	for path := range strings.FieldsSeq(strings.Join(named, " ")) {
 		if !paths[path] {
 			t.Errorf("%s is named and has no rule", path)
 		}
