@@ -10,7 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -21,6 +20,8 @@ const (
 	cardDeclined = "pm_card_chargeDeclined"
 	nobodysCard  = "pm_card_of_nobody"
 	needsAction  = "pm_card_authenticationRequired"
+	// refusedRefund captures; its refund fails.
+	refusedRefund = "pm_card_refundFail"
 )
 
 // order is the body of a request for a charge.
@@ -29,11 +30,9 @@ type order struct {
 	Amount        int64             `json:"amount"`
 	Currency      string            `json:"currency"`
 	PaymentMethod string            `json:"payment_method"`
-	Customer      string            `json:"customer,omitempty"`
 	Items         []item            `json:"items,omitempty"`
 	Metadata      map[string]string `json:"metadata,omitempty"`
 	ReturnURL     string            `json:"return_url,omitempty"`
-	ExpiresAt     string            `json:"expires_at,omitempty"`
 }
 
 type item struct {
@@ -63,53 +62,26 @@ func (o order) body(t *testing.T) []byte {
 	return body
 }
 
-// charge is what the API shows.
+// charge is what the API shows of a charge, or of a refund.
 type charge struct {
-	ID        string    `json:"id"`
-	OrderID   string    `json:"order_id"`
-	Amount    int64     `json:"amount"`
-	Currency  string    `json:"currency"`
-	Status    string    `json:"status"`
-	Steps     []step    `json:"steps"`
-	Failure   *failure  `json:"failure"`
-	CreatedAt time.Time `json:"created_at"`
-	Next      struct {
+	ID       string `json:"id"`
+	ChargeID string `json:"charge_id"` // of a refund
+	Status   string `json:"status"`
+	Steps    []step `json:"steps"`
+	Failure  struct {
+		Code string `json:"code"`
+	} `json:"failure"`
+	Next struct {
 		URL string `json:"url"`
 	} `json:"next_action"`
 }
 
-type step struct {
-	Name   string `json:"name"`
-	Status string `json:"status"`
-}
-
-type failure struct {
-	Code        string `json:"code"`
-	Message     string `json:"message"`
-	DeclineCode string `json:"decline_code"`
-}
-
-// steps are the statuses of inventory, payment and notification, in one line.
-func (c charge) steps() string {
-	var line []string
-	for _, s := range c.Steps {
-		line = append(line, s.Name+" "+s.Status)
-	}
-	return strings.Join(line, ", ")
-}
+type step struct{ Name, Status string }
 
 // over reports whether the charge has its outcome and the merchant is notified.
 func (c charge) over() bool {
 	return c.Status != "" && c.Status != "pending" &&
 		!slices.ContainsFunc(c.Steps, func(s step) bool { return s.Status == "pending" })
-}
-
-type event struct {
-	Version    int             `json:"version"`
-	ID         string          `json:"id"`
-	Type       string          `json:"type"`
-	Data       json.RawMessage `json:"data"`
-	RecordedAt time.Time       `json:"recorded_at"`
 }
 
 // accept posts an order under a new key and returns the charge as it was accepted.
@@ -142,9 +114,9 @@ func acceptedCharge(t *testing.T, got answer) charge {
 	return c
 }
 
-// charge reads a charge; none while it cannot be read.
-func (d *deployment) charge(ctx context.Context, id string) charge {
-	got, err := d.client.do(ctx, request{method: http.MethodGet, path: "/v1/charges/" + id})
+// read reads a charge or a refund; none while it cannot be read.
+func (d *deployment) read(ctx context.Context, path string) charge {
+	got, err := d.client.do(ctx, request{method: http.MethodGet, path: path})
 	var c charge
 	if err != nil || got.Status != http.StatusOK || json.Unmarshal(got.Body, &c) != nil {
 		return charge{}
@@ -157,11 +129,8 @@ func (d *deployment) await(t *testing.T, id string) charge {
 	t.Helper()
 	var c charge
 	testrun.Progress(t, "charge "+id+" has its outcome and the merchant is notified", func() (string, bool) {
-		c = d.charge(t.Context(), id)
-		if c.over() {
-			return "", true
-		}
-		return c.Status + " with " + c.steps() + "; messages: " + d.messagesOf(t, id), false
+		c = d.read(t.Context(), "/v1/charges/"+id)
+		return fmt.Sprintf("%s with %v; messages: %s", c.Status, c.Steps, d.messagesOf(t, id)), c.over()
 	})
 	return c
 }
@@ -174,32 +143,48 @@ func (d *deployment) mustSucceed(t *testing.T, id string) {
 	}
 }
 
-// process sends an order and waits for its outcome.
-func (d *deployment) process(t *testing.T, o order) charge {
+// paid is a charge of 1000 that succeeded.
+func (d *deployment) paid(t *testing.T) charge {
 	t.Helper()
-	return d.await(t, d.send(t, o).ID)
+	c := d.send(t, newOrder(visa))
+	d.mustSucceed(t, c.ID)
+	return c
 }
 
-func (d *deployment) events(t *testing.T, id string) []event {
+// refundRequest asks for a refund under a new key.
+func refundRequest(chargeID string, amount int64) request {
+	return request{path: "/v1/charges/" + chargeID + "/refunds", key: "key-" + unique(), body: fmt.Appendf(nil, `{"amount":%d}`, amount)}
+}
+
+// refund asks for a refund, which must be accepted.
+func (d *deployment) refund(t *testing.T, chargeID string, amount int64) charge {
 	t.Helper()
-	var page struct {
-		Data []event `json:"data"`
-	}
-	d.get(t, "/v1/charges/"+id+"/events", &page)
-	return page.Data
+	return acceptedCharge(t, d.insist(t, refundRequest(chargeID, amount)))
+}
+
+// mustRefund waits until a refund has succeeded.
+func (d *deployment) mustRefund(t *testing.T, r charge) {
+	t.Helper()
+	testrun.Progress(t, "refund "+r.ID+" has succeeded", func() (string, bool) {
+		got := d.read(t.Context(), "/v1/charges/"+r.ChargeID+"/refunds/"+r.ID)
+		return got.Status + d.messagesOf(t, r.ChargeID), got.Status == "succeeded"
+	})
 }
 
 // story are the types of a charge's events. Versions must count from 1.
-func (d *deployment) story(t *testing.T, id string) []string {
+func (d *deployment) story(t *testing.T, id string) (story []string) {
 	t.Helper()
-	var story []string
-	for i, e := range d.events(t, id) {
-		if e.Version != i+1 {
-			t.Errorf("%s: version %d stands where %d should", id, e.Version, i+1)
+	var page struct {
+		Data []struct {
+			Version int
+			Type    string
 		}
+	}
+	d.get(t, "/v1/charges/"+id+"/events", &page)
+	for i, e := range page.Data {
 		name, version, _ := strings.Cut(e.Type, ".v")
-		if version == "" || e.ID == "" || e.RecordedAt.IsZero() {
-			t.Errorf("%s: event %+v lacks something", id, e)
+		if e.Version != i+1 || version == "" {
+			t.Errorf("%s: event %d is version %d, %s", id, i+1, e.Version, e.Type)
 		}
 		story = append(story, name)
 	}

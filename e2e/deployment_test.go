@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -24,10 +25,10 @@ import (
 type setup struct {
 	apis           int
 	workers        int
-	gated          bool    // gates stand between the workers and the provider, and before the shop
-	providerEvents bool    // the provider sends its events to the apis
-	detectRaces    bool    // the apis and the workers report data races in their logs
-	on             *server // the shared one where nil
+	gate           failpoint.CallHook // of a gate between the workers and the provider; none where nil
+	providerEvents bool               // the provider sends its events to the apis
+	detectRaces    bool               // the apis and the workers report data races in their logs
+	on             *server            // the shared one where nil
 
 	apiEnv    map[string]string
 	workerEnv map[string]string
@@ -39,8 +40,8 @@ type deployment struct {
 	*world
 	setup
 
-	gates  *gates
-	client *client
+	provider string // where the workers call the provider
+	client   *client
 }
 
 // processSecrets are the secrets of all deployments of this process: the template database
@@ -84,12 +85,14 @@ func deploy(t *testing.T, s setup) *deployment {
 		events = d.APIs[0].URL() // a provider knows one address
 	}
 	must(t, d.StartSandbox(bounded(t), events))
-	shop := d.Sandbox.URL()
-	if s.gated {
-		d.gates = newGates(t, d.Sandbox.URL())
-		shop = d.gates.url
+	d.provider = d.Sandbox.URL()
+	d.exec(t, `update merchants set webhook_url = $1`, d.provider+"/shop/webhooks")
+	if s.gate != nil {
+		gate, err := failpoint.NewGate(t.Context(), d.provider, func() failpoint.CallHook { return s.gate })
+		must(t, err)
+		t.Cleanup(gate.Close)
+		d.provider = gate.URL()
 	}
-	d.exec(t, `update merchants set webhook_url = $1`, shop+"/shop/webhooks")
 	d.startWorkers(t)
 	return d
 }
@@ -121,11 +124,7 @@ func (d *deployment) startWorkers(t *testing.T) {
 func longLease() map[string]string { return map[string]string{"LEASE": "2m"} }
 
 func (d *deployment) workerSettings(int) map[string]string {
-	provider := d.Sandbox.URL()
-	if d.gates != nil {
-		provider = d.gates.url
-	}
-	env := d.WorkerEnv(provider)
+	env := d.WorkerEnv(d.provider)
 	d.server.unprivileged(env, "worker")
 	env["BACKOFF_CAP"] = "500ms"
 	maps.Copy(env, d.workerEnv)
@@ -135,14 +134,9 @@ func (d *deployment) workerSettings(int) map[string]string {
 // payonce runs the operator's tool and returns what it printed.
 func (d *deployment) payonce(t *testing.T, args ...string) []byte {
 	t.Helper()
-	out, err := d.run(t, args...)
+	out, err := d.Run(bounded(t), args...)
 	must(t, err)
 	return out
-}
-
-func (d *deployment) run(t *testing.T, args ...string) ([]byte, error) {
-	t.Helper()
-	return d.Run(bounded(t), args...)
 }
 
 func kill(t *testing.T, programs ...*harness.Process) {

@@ -13,13 +13,14 @@
 //
 // The promises, by file:
 //
-//	shop      a day of a shop: payments, 3-D Secure, disputes, refunds
-//	worker    workers that are killed or stopped
-//	restore   a dump, restored elsewhere or from the past
-//	observability, docs, demo
-//	walk      a fault at every round trip of the api and the worker
-//	soak      the same for long, with many requests at once (-soak)
-//	mutants   planted bugs that the tests above must catch (-mutants=all)
+//	operation  workers that are killed, stopped or idle; an upgrade; the end of retention; a dump from
+//	           the past, restored elsewhere
+//	security   hostile clients, and outputs without secrets
+//	pages      what the tutorial, the manual, a day of a shop and the how-to show
+//	observability, demo
+//	walk       a fault at every round trip of the api and the worker
+//	soak       the same for long, with many requests at once (-soak)
+//	mutants    planted bugs that the tests above must catch (-mutants=all)
 //
 // They do not show a power cut, a broken disk, or a provider that breaks its own
 // contract.

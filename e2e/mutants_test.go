@@ -1,20 +1,26 @@
 package e2e_test
 
 import (
+	"bufio"
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
@@ -141,10 +147,10 @@ func overlay(t *testing.T, edits []edit) string {
 	dir := t.TempDir()
 	changed := map[string]string{}
 	for _, e := range edits {
-		path := filepath.Join(root, filepath.FromSlash(e.file))
-		source, again := changed[path]
+		at := filepath.Join(root, filepath.FromSlash(e.file))
+		source, again := changed[at]
 		if !again {
-			source = path
+			source = at
 		}
 		text := readFile(t, source)
 		if n := strings.Count(text, e.old); n != 1 {
@@ -152,7 +158,7 @@ func overlay(t *testing.T, edits []edit) string {
 		}
 		target := filepath.Join(dir, strings.ReplaceAll(e.file, "/", "_"))
 		must(t, os.WriteFile(target, []byte(strings.Replace(text, e.old, e.new, 1)), 0o600))
-		changed[path] = target
+		changed[at] = target
 	}
 	return overlayOf(t, changed)
 }
@@ -160,14 +166,9 @@ func overlay(t *testing.T, edits []edit) string {
 // byTest hunts with a test: under the mutant it must fail, itself, and say why.
 func byTest(t *testing.T, overlay, pkg, test, says string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
-	defer cancel()
 	name := strings.ReplaceAll(test, " ", "_")
 	pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(name), "/", "$/^") + "$"
-	command := exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout=9m", "-overlay="+overlay, "-run", pattern, pkg)
-	command.Dir = ".."
-	command.Env = append(os.Environ(), "AWAIT_STALL=15s") // most bugs show in a condition that never holds
-	out, err := command.CombinedOutput()
+	out, err := goTest(t, overlay, nil, "-timeout=9m", "-run", pattern, pkg)
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
@@ -181,45 +182,42 @@ func byTest(t *testing.T, overlay, pkg, test, says string) string {
 	return fmt.Sprintf("%s %s: %s", pkg, test, says)
 }
 
-// byWalk hunts with a run of the crash walk, at the address that replays it, or
-// with several by -walk-times. The promise that is named must be violated there, in
-// every one of them, or already with nothing armed.
+// goTest runs tests of the tree under an overlay. Most bugs show in a condition that never holds.
+func goTest(t *testing.T, overlay string, env []string, args ...string) (out []byte, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
+	defer cancel()
+	command := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-overlay=" + overlay}, args...)...)
+	command.Dir = ".."
+	command.Env = append(append(os.Environ(), "AWAIT_STALL=15s"), env...)
+	return command.CombinedOutput()
+}
+
+// byWalk hunts with a run of the crash walk, at the address that replays it. The promise that is named
+// must be violated there, or already with nothing armed.
 func byWalk(t *testing.T, overlay, address, promise string) string {
 	t.Helper()
 	_, rest, _ := strings.Cut(address, "/")
 	program, _, _ := strings.Cut(rest, "/")
-	runs, fired := hunt(t, mutated(t, program, overlay), address)
-	caught, by := 0, ""
-	for _, violations := range runs {
-		i := slices.IndexFunc(violations, func(v string) bool { return strings.Contains(v, promise) })
-		if i >= 0 {
-			caught++
-			by = violations[i]
-		}
-	}
-	if caught == 0 || caught < len(runs) {
-		t.Logf("%s: fired is %v; caught in %d of %d runs; violated were %q", address, fired, caught, len(runs), runs)
+	violations, fired := hunt(t, mutated(t, program, overlay), address)
+	i := slices.IndexFunc(violations, func(v string) bool { return strings.Contains(v, promise) })
+	if i < 0 {
+		t.Logf("%s: fired is %v; violated were %q", address, fired, violations)
 		return ""
 	}
-	return fmt.Sprintf("%s, %d of %d times: %s", address, caught, len(runs), by)
+	return address + ": " + violations[i]
 }
 
 // mutated are the programs, with the bug in the api or the worker.
 func mutated(t *testing.T, program, overlay string) harness.Binaries {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
-	defer cancel()
-	path := filepath.Join(t.TempDir(), program)
-	command := exec.CommandContext(ctx, "go", "build", "-overlay="+overlay, "-o", path, "./cmd/"+program)
-	command.Dir = ".."
-	if out, err := command.CombinedOutput(); err != nil {
-		t.Fatalf("build the mutant: %v\n%s", err, out)
-	}
+	built := filepath.Join(t.TempDir(), program)
+	runIn(t, "..", "go", "build", "-overlay="+overlay, "-o", built, "./cmd/"+program)
 	b := binaries(t)
 	if program == "api" {
-		b.API = path
+		b.API = built
 	} else {
-		b.Worker = path
+		b.Worker = built
 	}
 	return b
 }
@@ -244,5 +242,142 @@ func TestMutants_canBePlanted(t *testing.T) {
 			t.Parallel()
 			overlay(t, m.edits)
 		})
+	}
+}
+
+// generatedList has mutants of the core packages that a generator chose, ten or more of each: a
+// turned comparison, a call that is left out, a word of a statement. "equivalent" says why no test
+// can kill one.
+const generatedList = "testdata/generated.txt"
+
+// eachPackage is how many of them each core package has.
+const eachPackage = 10
+
+// corePackages are those that mutants are generated in.
+var corePackages = []string{"domain", "ledger", "idempotency", "inbox", "outbox", "groupcommit", "intake", "fulfillment"}
+
+var (
+	generated      = flag.String("generated", "", "what to do with the generated mutants: hunt (until a test fails), matrix (which tests fail); nothing where empty")
+	generatedOf    = flag.String("generated-of", "", "regular expression: the files or names of the mutants that are hunted")
+	generatedTests = flag.String("generated-tests", "", "packages, separated by spaces, whose tests hunt beside those of the mutant's own package")
+)
+
+// folder is that of the mutant's file.
+func (m mutant) folder() string { return path.Dir(m.edits[0].file) }
+
+// TestGenerated plants each generated mutant and runs the tests of its package, and of others
+// where none of them fails. It prints which survive, and with -generated=matrix which tests each of them fails: a test of
+// which every mutant has another killer may go, if it is the home of no promise.
+func TestGenerated(t *testing.T) {
+	t.Parallel()
+	if *generated == "" {
+		t.Skip("not run: each mutant is a build and a run of its package's tests; -generated=hunt runs them")
+	}
+	of := regexp.MustCompile(*generatedOf)
+	killers := matrix{}
+	server := sharedServer(t)
+	for _, m := range readMutants(t, generatedList) {
+		if at := m.edits[0].file + " " + m.name; m.equivalent == "" && of.MatchString(at) {
+			began := time.Now()
+			killers[at] = hunted(t, m, append([]string{"./" + m.folder()}, strings.Fields(*generatedTests)...), server.at.String())
+			if len(killers[at]) == 0 {
+				killers[at] = hunted(t, m, others(m.folder()), server.at.String())
+			}
+			t.Logf("%s: %s, %.0f s", at, killedBy(killers[at]), time.Since(began).Seconds())
+		}
+	}
+	killers.print(t)
+}
+
+func killedBy(tests []string) string {
+	if len(tests) == 0 {
+		return "SURVIVES"
+	}
+	return fmt.Sprintf("killed by %d, such as %s", len(tests), tests[0])
+}
+
+// others are the packages whose tests hunt what those of its own package let through.
+func others(pkg string) []string {
+	packages := []string{"./internal/httpapi", "./internal/audit", "./cmd/worker"}
+	for _, other := range corePackages {
+		if other != pkg {
+			packages = append(packages, "./"+other)
+		}
+	}
+	return packages
+}
+
+// hunted are the tests of these packages that fail under the mutant, each by its innermost
+// name.
+func hunted(t *testing.T, m mutant, packages []string, database string) []string {
+	t.Helper()
+	args := []string{"-json", "-timeout=4m", "-vet=off"}
+	if *generated == "hunt" {
+		args = append(args, "-failfast")
+	}
+	out, err := goTest(t, overlay(t, m.edits), []string{"TEST_DATABASE_URL=" + database}, append(args, packages...)...)
+	if bytes.Contains(out, []byte(`"Action":"build-fail"`)) {
+		t.Errorf("%s does not build", m.name)
+	}
+	if err == nil {
+		return nil
+	}
+	return failed(out)
+}
+
+// failed are the tests that failed by the output of go test -json.
+func failed(out []byte) []string {
+	var names []string
+	for scan := bufio.NewScanner(bytes.NewReader(out)); scan.Scan(); {
+		var event struct{ Action, Package, Test string }
+		if json.Unmarshal(scan.Bytes(), &event) != nil || event.Action != "fail" {
+			continue
+		}
+		name := strings.TrimPrefix(event.Package, "github.com/payonce/payonce/") + " " + event.Test
+		outer := slices.ContainsFunc(names, func(other string) bool {
+			return strings.HasPrefix(other, name+"/") || event.Test == "" && strings.HasPrefix(other, name)
+		})
+		if !outer {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// A matrix has the tests that fail under each mutant.
+type matrix map[string][]string
+
+// print prints it with its sums: how many mutants of each package are killed, and by how
+// many tests, and which tests are the only ones to kill a mutant.
+func (m matrix) print(t *testing.T) {
+	t.Helper()
+	killers, alone := map[string]int{}, map[string]int{}
+	mutants, killed := map[string]int{}, map[string]int{}
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		tests, pkg := m[name], path.Dir(strings.Fields(name)[0])
+		mutants[pkg]++
+		killed[pkg] += number(len(tests) > 0)
+		for _, test := range tests {
+			killers[test]++
+			alone[test] += number(len(tests) == 1)
+		}
+		if len(tests) == 0 {
+			t.Errorf("SURVIVES: %s", name)
+		}
+		if *generated == "matrix" {
+			t.Logf("%s\n\t%s", name, strings.Join(tests, "\n\t"))
+		}
+	}
+	for _, pkg := range slices.Sorted(maps.Keys(mutants)) {
+		t.Logf("%-12s %2d mutants, %2d killed", pkg, mutants[pkg], killed[pkg])
+	}
+	tests := slices.SortedFunc(maps.Keys(killers), func(a, b string) int {
+		return cmp.Or(cmp.Compare(alone[b], alone[a]), cmp.Compare(killers[b], killers[a]), cmp.Compare(a, b))
+	})
+	for _, test := range tests {
+		if *generated == "matrix" {
+			t.Logf("%3d killed, %2d of them alone: %s", killers[test], alone[test], test)
+		}
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -93,21 +92,18 @@ func TestEveryAlertFires(t *testing.T) {
 	}
 }
 
-// dashboard is what the tests read of Grafana's.
-type dashboard struct {
-	Panels []struct {
-		Title   string
-		Targets []struct{ Expr string }
-	}
-}
-
 // queries are those of the dashboard.
 func queries(t *testing.T) string {
 	t.Helper()
-	var d dashboard
-	must(t, json.Unmarshal([]byte(readFile(t, observability+"grafana/dashboards/payonce.json")), &d))
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	must(t, json.Unmarshal([]byte(readFile(t, observability+"grafana/dashboards/payonce.json")), &dashboard))
 	var text strings.Builder
-	for _, p := range d.Panels {
+	for _, p := range dashboard.Panels {
 		if len(p.Targets) == 0 {
 			t.Errorf("%s shows nothing", p.Title)
 		}
@@ -118,25 +114,16 @@ func queries(t *testing.T) string {
 	return text.String()
 }
 
-func TestDashboard_usesRulesThatExist(t *testing.T) {
-	t.Parallel()
-	records := matches(t, readFile(t, observability+"rules.yml"), `(?m)^ +- record: (\S+)$`)
-	for _, name := range matches(t, queries(t), `\b(payonce:[\w:]+)`) {
-		if !slices.Contains(records, name) {
-			t.Errorf("no rule records %s", name)
-		}
-	}
-}
-
 // TestPrograms_serveWhatTheRulesQuery checks that the api or the worker serves every metric
 // that a rule or the dashboard names, with every value of a label that is named without a
-// pattern.
+// pattern, and that a rule records what the dashboard takes from rules.
 func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
-	_, server := ownServer(t, local.Options{Fsync: true})
-	d := deploy(t, setup{apis: 1, workers: 1, on: server})
-	d.exec(t, `select pg_create_physical_replication_slot('standby', true)`)
+	d := deploy(t, setup{apis: 1, workers: 1})
+	slot := "payonce_e2e_" + unique()
+	d.exec(t, `select pg_create_physical_replication_slot($1, true)`, slot)
+	defer d.server.execute(t, `select pg_drop_replication_slot('`+slot+`')`)
 	d.payonce(t, "audit")
 	fetch(t, d.APIs[0], "/v1/charges/ch_1") // a request that can be counted
 	// The worker's subscriber has stored its offset.
@@ -154,8 +141,14 @@ func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 	}
 	text := all.String()
 	served := matches(t, text, `(?m)^(payonce_\w+)`)
-	rules := readFile(t, observability+"rules.yml")
-	for _, name := range matches(t, rules+queries(t), `\b(payonce_\w+)\b`) {
+	rules, shown := readFile(t, observability+"rules.yml"), queries(t)
+	records := matches(t, rules, `(?m)^ +- record: (\S+)$`)
+	for _, name := range matches(t, shown, `\b(payonce:[\w:]+)`) {
+		if !slices.Contains(records, name) {
+			t.Errorf("no rule records %s", name)
+		}
+	}
+	for _, name := range matches(t, rules+shown, `\b(payonce_\w+)\b`) {
 		if !slices.Contains(served, name) {
 			t.Errorf("no program serves %s", name)
 		}

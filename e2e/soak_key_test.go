@@ -20,25 +20,19 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-func soakSameKey(t *testing.T) {
-	t.Helper()
-	n := soaked(t, "operations", 100_000, 800)
-	every := 2 * time.Second
-	if !*soak {
-		every = 300 * time.Millisecond
-	}
-	oneAnswer(t, setup{}, n, every)
-}
-
-// oneAnswer has many clients use the same few keys, for one of two orders each,
+// soakSameKey has many clients use the same few keys, for one of two orders each,
 // while apis and workers are killed. Every call and what came of it is written
 // down, and of each key the whole history must have an order in which the key is
-// set once, by one order, and has one answer ever after.
-func oneAnswer(t *testing.T, s setup, n int, every time.Duration) {
+// set once, by one order, and has one answer ever after. In the short form a data race
+// of the programs fails it too.
+func soakSameKey(t *testing.T) {
 	t.Helper()
 	const clients = 64
-	s.apis, s.workers, s.apiEnv = 2, 2, map[string]string{"IN_FLIGHT": "409"}
-	d := deploy(t, s)
+	n, every := soaked(t, "operations", 100_000, 300), 500*time.Millisecond
+	if *soak {
+		every = 2 * time.Second
+	}
+	d := deploy(t, setup{apis: 2, workers: 2, apiEnv: map[string]string{"IN_FLIGHT": "409"}, detectRaces: !*soak})
 	d.slowCommits(t)
 	r := newKeyring(t, d, n)
 	var all sync.WaitGroup
@@ -47,19 +41,27 @@ func oneAnswer(t *testing.T, s setup, n int, every time.Duration) {
 	}
 	over := make(chan struct{})
 	go func() { all.Wait(); close(over) }()
-	d.killing(t, every, over, &r.kills)
-	kills := int(r.kills.Load())
+	for victims, running := d.services(), true; running; {
+		select {
+		case <-over:
+			running = false
+		case <-time.After(every):
+			victim := victims[int(r.kills.Load())%len(victims)]
+			kill(t, victim)
+			restart(t, victim)
+			r.kills.Add(1)
+		}
+	}
+	kills := r.kills.Load()
 	r.settle(t)
 	d.drain(t)
-
 	if r.tally[keyUnknown] == 0 || kills == 0 {
 		t.Errorf("%d kills left %d calls without a certain answer: they showed nothing", kills, r.tally[keyUnknown])
 	}
-	checked := r.check(t)
-	t.Logf("%d operations on %d keys by %d clients, %d kills: %v; %d calls met no api and are no operations",
-		len(r.history), checked, clients, kills, r.tally, r.refused.Load())
+	keys := r.check(t)
+	t.Logf("%d operations on %d keys by %d clients, %d kills: %v", len(r.history), keys, clients, kills, r.tally)
 	if !t.Failed() {
-		t.Logf("linearizability by key: %s; %s", none(checked, "keys"), none(len(r.history), "operations"))
+		t.Logf("linearizability by key: %s; %s", none(keys, "keys"), none(len(r.history), "operations"))
 	}
 }
 
@@ -71,43 +73,23 @@ func (d *deployment) slowCommits(t *testing.T) {
 		t.Log("not run: commits that take long, which only a superuser may ask for")
 		return
 	}
-	api := "alter role " + quoted(d.server.logins+"api") + " in database " + quoted(row[string](t, d, `select current_database()`))
+	api := "alter role " + quoted(d.server.logins+"api") + " in database " + quoted(d.database)
 	d.exec(t, api+" set commit_delay = 40000") // microseconds
 	d.exec(t, api+" set commit_siblings = 0")
 	restart(t, d.APIs...)
 }
 
-// killing kills one program after another, again and again, until the traffic is over.
-func (d *deployment) killing(t *testing.T, every time.Duration, over <-chan struct{}, kills *atomic.Int64) {
-	t.Helper()
-	victims := d.services()
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-over:
-			return
-		case <-tick.C:
-		}
-		victim := victims[int(kills.Load())%len(victims)]
-		kill(t, victim)
-		restart(t, victim)
-		kills.Add(1)
-	}
-}
-
 // keyring are the keys of a soak, the two orders of each, and what was done with
 // them.
 type keyring struct {
-	d       *deployment
-	random  *rand.Rand
-	began   time.Time
-	left    atomic.Int64
-	kills   atomic.Int64
-	refused atomic.Int64 // calls that no api was there to take
+	d          *deployment
+	random     *rand.Rand
+	began      time.Time
+	operations int // that are wanted
+	keys       []orders
+	kills      atomic.Int64
 
 	mu      sync.Mutex
-	keys    []orders
 	history []porcupine.Operation
 	tally   map[keyKind]int
 }
@@ -116,7 +98,6 @@ type keyring struct {
 type orders struct {
 	key  string
 	a, b []byte
-	uses int
 }
 
 const (
@@ -126,55 +107,44 @@ const (
 
 func newKeyring(t *testing.T, d *deployment, operations int) *keyring {
 	t.Helper()
-	r := &keyring{d: d, random: testrun.Rand(t), began: time.Now(), tally: map[keyKind]int{}}
-	r.left.Store(int64(operations))
+	r := &keyring{d: d, random: testrun.Rand(t), began: time.Now(), operations: operations, tally: map[keyKind]int{}}
 	for range operations/usesOfAKey + keysInUse {
 		r.keys = append(r.keys, orders{key: "key-" + unique(), a: newOrder(visa).body(t), b: newOrder(cardDeclined).body(t)})
 	}
 	return r
 }
 
-// pick is one of the keys in use, and sometimes one that was.
-func (r *keyring) pick() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	first := 0
-	for first < len(r.keys)-keysInUse && r.keys[first].uses >= usesOfAKey {
-		first++
-	}
-	i := first + r.random.IntN(keysInUse)
-	if first > 0 && r.random.IntN(20) == 0 {
-		i = r.random.IntN(first)
-	}
-	r.keys[i].uses++
-	return i
-}
-
-// use is one client. However fast the traffic is, it lasts for some kills, and for
-// as many more as it takes until one leaves a call without a certain answer.
-func (r *keyring) use(t *testing.T, client int) {
-	t.Helper()
-	ctx := t.Context()
-	for (r.left.Add(-1) >= 0 || r.wantsKills()) && ctx.Err() == nil {
-		in := keyInput{key: r.pick(), call: []keyCall{orderA, orderA, orderB, readKey}[r.random.IntN(4)]}
-		for err := r.operate(ctx, client, in); err != nil; err = r.operate(ctx, client, in) {
-			if !isRefused(err) {
-				t.Error(err)
-				return
-			}
-			r.refused.Add(1)
-			pause(ctx, 5*time.Millisecond)
-		}
-	}
-}
-
-// wantsKills reports whether the kills so far may have shown nothing. A few hundred
-// of them that cut no call off are no luck any more.
-func (r *keyring) wantsKills() bool {
+// next is one of the keys in use, and sometimes one that was; false when there was enough. However
+// fast the traffic is, it lasts for some kills, and for as many more as it takes until one leaves a
+// call without a certain answer. A few hundred of them that cut no call off are no luck any more.
+func (r *keyring) next() (key int, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	kills := r.kills.Load()
-	return kills < 4 || r.tally[keyUnknown] == 0 && kills < 300
+	if more = len(r.history) < r.operations || kills < 4 || r.tally[keyUnknown] == 0 && kills < 300; !more {
+		return 0, false
+	}
+	first := min(len(r.history)/usesOfAKey, len(r.keys)-keysInUse)
+	if first > 0 && r.random.IntN(20) == 0 {
+		return r.random.IntN(first), true
+	}
+	return first + r.random.IntN(keysInUse), true
+}
+
+// use is one client.
+func (r *keyring) use(t *testing.T, client int) {
+	t.Helper()
+	for key, more := r.next(); more && t.Context().Err() == nil; key, more = r.next() {
+		in := keyInput{key: key, call: []keyCall{orderA, orderA, orderB, readKey}[r.random.IntN(4)]}
+		err := r.operate(t.Context(), client, in)
+		for ; isRefused(err); err = r.operate(t.Context(), client, in) {
+			pause(t.Context(), 5*time.Millisecond)
+		}
+		if err != nil {
+			t.Error(err)
+			return
+		}
+	}
 }
 
 // isRefused reports whether a call was never sent: no api listened.
@@ -203,8 +173,8 @@ func (r *keyring) operate(ctx context.Context, client int, in keyInput) error {
 	}
 	out := keyOutput{kind: keyUnknown}
 	if err == nil && got.Status != http.StatusServiceUnavailable {
-		if out, err = meaning(in.call, got); err != nil {
-			return fmt.Errorf("%s of %s: %w", in.call, k.key, err)
+		if out = meaning(in.call, got); out.kind == keyUnknown {
+			return fmt.Errorf("%s of %s: answered %d %s", in.call, k.key, got.Status, got.Body)
 		}
 	}
 	r.mu.Lock()
@@ -214,44 +184,48 @@ func (r *keyring) operate(ctx context.Context, client int, in keyInput) error {
 	return nil
 }
 
-// meaning is what an answer says of its key.
-func meaning(call keyCall, got answer) (keyOutput, error) {
-	reads := call == readKey
+// meaning is what an answer says of its key: keyUnknown where the call may not be answered so.
+func meaning(call keyCall, got answer) keyOutput {
 	problem := func(kind string) bool { return bytes.Contains(got.Body, []byte("/problems/"+kind)) }
-	switch {
+	switch reads := call == readKey; {
 	case reads && got.Status == http.StatusNotFound:
-		return keyOutput{kind: keyAbsent}, nil
+		return keyOutput{kind: keyAbsent}
 	case reads && got.Status == http.StatusOK:
 		var page struct {
-			Data []struct {
-				Location string `json:"location"`
-			} `json:"data"`
+			Data []struct{ Location string }
 		}
 		if err := json.Unmarshal(got.Body, &page); err == nil && len(page.Data) == 1 {
-			return keyOutput{kind: keyFound, id: path.Base(page.Data[0].Location)}, nil
+			return keyOutput{kind: keyFound, id: path.Base(page.Data[0].Location)}
 		}
-	case !reads && got.Status == http.StatusConflict && problem("idempotency-key-in-use"):
-		return keyOutput{kind: keyInFlight}, nil
-	case !reads && got.Status == http.StatusUnprocessableEntity && problem("idempotency-key-reused"):
-		return keyOutput{kind: keyReused}, nil
-	case !reads && got.Status == http.StatusAccepted:
+	case reads:
+	case got.Status == http.StatusConflict && problem("idempotency-key-in-use"):
+		return keyOutput{kind: keyInFlight}
+	case got.Status == http.StatusUnprocessableEntity && problem("idempotency-key-reused"):
+		return keyOutput{kind: keyReused}
+	case got.Status == http.StatusAccepted:
 		out := keyOutput{kind: keyFirst, id: path.Base(got.Header.Get("Location")), body: string(got.Body)}
 		if got.Header.Get("Idempotent-Replayed") == "true" {
 			out.kind = keyReplay
 		}
-		return out, nil
+		return out
 	}
-	return keyOutput{}, fmt.Errorf("answered %d %s", got.Status, got.Body)
+	return keyOutput{kind: keyUnknown}
 }
 
 // settle requests each key that was used until it is answered, so the client has
 // recorded what was accepted. The last word on the key belongs to its history.
 func (r *keyring) settle(t *testing.T) {
 	t.Helper()
-	for i, k := range r.keys {
-		if k.uses == 0 {
+	used := map[int]bool{}
+	for _, o := range r.history {
+		in, _ := operation(o)
+		used[in.key] = used[in.key] || in.call != readKey
+	}
+	for i, posted := range used {
+		if !posted {
 			continue
 		}
+		k := r.keys[i]
 		got := r.d.insist(t, request{key: k.key, body: k.a})
 		if got.Status == http.StatusUnprocessableEntity {
 			got = r.d.insist(t, request{key: k.key, body: k.b})

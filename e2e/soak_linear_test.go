@@ -27,21 +27,17 @@ type keyInput struct {
 }
 
 // keyKind is what an answer says.
-type keyKind int
+type keyKind string
 
 const (
-	keyUnknown  keyKind = iota // cut, timed out, or 503: it may have happened, or may yet
-	keyFirst                   // 202: this call made the charge
-	keyReplay                  // 202, as it was given before
-	keyReused                  // 422: the key is another order's
-	keyInFlight                // 409: the key is being used, and has no answer yet
-	keyFound                   // a read: the charge that the key led to
-	keyAbsent                  // a read: nothing
+	keyUnknown  keyKind = "unknown"   // cut, timed out, or 503: it may have happened, or may yet
+	keyFirst    keyKind = "first"     // 202: this call made the charge
+	keyReplay   keyKind = "replayed"  // 202, as it was given before
+	keyReused   keyKind = "reused"    // 422: the key is another order's
+	keyInFlight keyKind = "in-flight" // 409: the key is being used, and has no answer yet
+	keyFound    keyKind = "found"     // a read: the charge that the key led to
+	keyAbsent   keyKind = "absent"    // a read: nothing
 )
-
-func (k keyKind) String() string {
-	return [...]string{"unknown", "first", "replayed", "reused", "in-flight", "found", "absent"}[k]
-}
 
 type keyOutput struct {
 	kind keyKind
@@ -96,23 +92,13 @@ func (s keyState) after(call keyCall, out keyOutput) []keyState {
 func keyModel() porcupine.Model {
 	model := porcupine.NondeterministicModel{
 		Init: func() []any { return []any{keyState{}} },
-		Step: func(state, input, output any) []any {
-			s, known := state.(keyState)
-			in, asked := input.(keyInput)
-			out, answered := output.(keyOutput)
-			if !known || !asked || !answered {
-				return nil
-			}
-			var next []any
+		Step: func(state, input, output any) (next []any) {
+			s, _ := state.(keyState)
+			in, out := operation(porcupine.Operation{Input: input, Output: output})
 			for _, s := range s.after(in.call, out) {
 				next = append(next, s)
 			}
 			return next
-		},
-		DescribeOperation: func(input, output any) string {
-			in, _ := input.(keyInput)
-			out, _ := output.(keyOutput)
-			return fmt.Sprintf("%s → %s %s", in.call, out.kind, out.id)
 		},
 	}
 	return model.ToModel()
@@ -132,8 +118,8 @@ func linearizable(history []porcupine.Operation) porcupine.CheckResult {
 	last := int64(math.MinInt64)
 	for _, o := range history {
 		last = max(last, o.Return)
-		in, _ := o.Input.(keyInput)
-		if out, _ := o.Output.(keyOutput); out.kind != keyUnknown {
+		in, out := operation(o)
+		if out.kind != keyUnknown {
 			known = append(known, o)
 		} else if first, found := unknown[in.call]; in.call != readKey && (!found || o.Call < first.Call) {
 			unknown[in.call] = o
@@ -146,38 +132,35 @@ func linearizable(history []porcupine.Operation) porcupine.CheckResult {
 	return porcupine.CheckOperationsTimeout(keyModel(), known, checkPatience)
 }
 
-// check checks every key's history, and prints one that has no order. It returns
-// how many keys there were.
+// check checks every key's history, and prints one that has no order. It returns how many keys
+// there were.
 func (r *keyring) check(t *testing.T) int {
 	t.Helper()
 	byKey := map[int][]porcupine.Operation{}
 	for _, o := range r.history {
-		if in, ok := o.Input.(keyInput); ok {
-			byKey[in.key] = append(byKey[in.key], o)
-		}
+		in, _ := operation(o)
+		byKey[in.key] = append(byKey[in.key], o)
 	}
 	for key, history := range byKey {
 		result := linearizable(history)
 		if result == porcupine.Ok {
 			continue
 		}
-		t.Errorf("key %s: of its %d operations the checker says %s:%s", r.keys[key].key, len(history), result, listHistory(history))
-		if result == porcupine.Illegal {
-			break // one is enough to read
+		slices.SortFunc(history, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
+		var lines strings.Builder
+		for _, o := range history {
+			in, out := operation(o)
+			fmt.Fprintf(&lines, "\n  %v to %v, client %d: %s → %s %s", time.Duration(o.Call), time.Duration(o.Return), o.ClientId, in.call, out.kind, out.id)
 		}
+		t.Fatalf("key %s: of its %d operations the checker says %s:%s", r.keys[key].key, len(history), result, lines.String())
 	}
 	return len(byKey)
 }
 
-// listHistory lists a history by the start of its calls.
-func listHistory(history []porcupine.Operation) string {
-	slices.SortFunc(history, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
-	var lines strings.Builder
-	for _, o := range history {
-		fmt.Fprintf(&lines, "\n  %v to %v, client %d: %s", time.Duration(o.Call),
-			time.Duration(o.Return), o.ClientId, keyModel().DescribeOperation(o.Input, o.Output))
-	}
-	return lines.String()
+func operation(o porcupine.Operation) (in keyInput, out keyOutput) {
+	in, _ = o.Input.(keyInput)
+	out, _ = o.Output.(keyOutput)
+	return in, out
 }
 
 // planted reads a history, such as "0-9 A first 1, 3-4 read absent".
@@ -190,12 +173,8 @@ func planted(t *testing.T, history string) (operations []porcupine.Operation) {
 		if n, err := fmt.Sscanf(one, "%d-%d %s %s %s", &begin, &end, &call, &answer, &id); n < 4 {
 			t.Fatalf("%q: %v", one, err)
 		}
-		kind := keyUnknown
-		for kind.String() != answer {
-			kind++
-		}
-		out := keyOutput{kind: kind, id: id}
-		if kind == keyFirst || kind == keyReplay {
+		out := keyOutput{kind: keyKind(answer), id: id}
+		if out.kind == keyFirst || out.kind == keyReplay {
 			out.body = "body of " + id
 		}
 		operations = append(operations, porcupine.Operation{Input: keyInput{call: calls[call]}, Output: out, Call: begin, Return: end})
@@ -208,10 +187,7 @@ func planted(t *testing.T, history string) (operations []porcupine.Operation) {
 func TestLinearizable(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, history, want string }{
-		{
-			"one first answer, its replays, and another order refused",
-			"0-9 A first 1, 1-2 B in-flight, 3-4 read absent, 5-20 A replayed 1, 10-11 read found 1, 12-13 B reused", "Ok",
-		},
+		{"one first answer, its replays, and another order refused", "0-9 A first 1, 1-2 B in-flight, 3-4 read absent, 5-20 A replayed 1, 10-11 read found 1, 12-13 B reused", "Ok"},
 		{"an unknown call that took effect", "0-1 A unknown, 2-3 read found 1, 4-5 A replayed 1", "Ok"},
 		{"an unknown call that took none", "0-1 A unknown, 2-3 B first 1, 4-5 A reused", "Ok"},
 		{"an unknown call that took effect long after", "0-1 A unknown, 2-3 read absent, 4-5 B reused, 6-7 A replayed 1", "Ok"},

@@ -81,17 +81,6 @@ type crashAim struct {
 	second int
 }
 
-// knownTrips says what is known of a program's round trips.
-type knownTrips struct {
-	// polls are names of requests that a program repeats all the time. They are
-	// points only when they find something.
-	polls map[string]bool
-	// never are names that are no points: work of a timer, which comes at any time.
-	never map[string]bool
-	// once are names of which only the first in a life is a point.
-	once []string
-}
-
 // watch holds the plan for the present life of one victim. A connection keeps the
 // plan under which it began, so requests of a killed process are not counted for
 // its successor.
@@ -109,7 +98,6 @@ type roundTrip struct {
 	opens  bool       // begins its group
 	closes bool       // ends its group
 	minor  bool       // repeats what another connection of the pool did: no point
-	rows   int        // that the answer's last statement returned or changed
 
 	number int  // occurrence as a point; 0 while it is none
 	polls  bool // is a point only if it finds something
@@ -124,7 +112,6 @@ type tripGroup struct {
 // crashPlan records one life of a victim, numbers its points and fires at most once.
 type crashPlan struct {
 	aim    crashAim
-	known  knownTrips
 	inject func(failpoint.Fault)
 
 	mu     sync.Mutex
@@ -144,9 +131,9 @@ type crashPlan struct {
 // newCrashPlan returns a plan. At its aim it calls inject once, while it holds the
 // connection: for faultKill, inject kills the victim; for faultPause, it stops the victim and
 // returns when the victim continues. inject may be nil.
-func newCrashPlan(aim crashAim, known knownTrips, inject func(failpoint.Fault)) *crashPlan {
+func newCrashPlan(aim crashAim, inject func(failpoint.Fault)) *crashPlan {
 	return &crashPlan{
-		aim: aim, known: known, inject: inject, begun: map[string]int{}, done: map[string]int{}, sent: map[string]bool{},
+		aim: aim, inject: inject, begun: map[string]int{}, done: map[string]int{}, sent: map[string]bool{},
 		groups: map[*failpoint.Session]*tripGroup{}, open: map[*failpoint.Trip]*roundTrip{}, calls: map[*failpoint.Call]*roundTrip{},
 	}
 }
@@ -201,9 +188,9 @@ func (p *crashPlan) before(t *roundTrip) failpoint.Fault {
 	p.mu.Lock()
 	p.trips = append(p.trips, t)
 	found := t.group != nil && t.group.found
-	t.polls = !found && (t.opens || p.known.polls[t.name])
+	t.polls = !found && (t.opens || slices.Contains(polls, t.name))
 	idle := t.closes && !found
-	if !t.polls && !idle && !p.never(t) {
+	if !t.polls && !idle && !t.never() {
 		p.count(t)
 	}
 	return p.decide(p.armed(t, failpoint.Before) && (t.polls && p.behind() || !t.polls && t.number == p.aim.point.occurrence))
@@ -211,8 +198,7 @@ func (p *crashPlan) before(t *roundTrip) failpoint.Fault {
 
 func (p *crashPlan) after(t *roundTrip, rows int) failpoint.Fault {
 	p.mu.Lock()
-	t.rows = rows
-	if t.rows > 0 && !p.never(t) {
+	if rows > 0 && !t.never() {
 		if t.group != nil && !t.group.found {
 			t.group.found = true
 			if b := t.group.begin; b != t {
@@ -234,12 +220,12 @@ func (p *crashPlan) after(t *roundTrip, rows int) failpoint.Fault {
 	return p.decide(p.armed(t, failpoint.After) && aimed || again)
 }
 
-func (p *crashPlan) never(t *roundTrip) bool {
-	return t.minor || p.known.never[strings.TrimPrefix(t.name, prepares)]
+func (t *roundTrip) never() bool {
+	return t.minor || noPoints[strings.TrimPrefix(t.name, prepares)] != ""
 }
 
 func (p *crashPlan) count(t *roundTrip) {
-	if p.begun[t.name] > 0 && slices.Contains(p.known.once, t.name) {
+	if p.begun[t.name] > 0 && slices.Contains(onceOnly, t.name) {
 		return
 	}
 	p.begun[t.name]++
@@ -262,7 +248,7 @@ func (p *crashPlan) end(t *roundTrip) {
 }
 
 func (p *crashPlan) armed(t *roundTrip, side failpoint.Side) bool {
-	return !p.hit && p.aim.nth == 0 && t.name == p.aim.point.name && !p.never(t) && side == p.aim.side
+	return !p.hit && p.aim.nth == 0 && t.name == p.aim.point.name && !t.never() && side == p.aim.side
 }
 
 func (p *crashPlan) behind() bool {
@@ -324,16 +310,13 @@ func (p *crashPlan) seen() (seen []seenPoint) {
 	return seen
 }
 
-// idle counts the round trips by name, and those of them that returned no row.
-func (p *crashPlan) idle() (all, empty map[string]int) {
+// counts are the numbers of round trips, by name.
+func (p *crashPlan) counts() map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	all, empty = map[string]int{}, map[string]int{}
+	all := map[string]int{}
 	for _, t := range p.trips {
 		all[t.name]++
-		if t.rows == 0 {
-			empty[t.name]++
-		}
 	}
-	return all, empty
+	return all
 }

@@ -2,13 +2,21 @@ package e2e_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
-	"maps"
+	"math"
+	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -24,18 +32,20 @@ var noPoints = map[string]string{
 	"idempotency.expireKeys":  "the retention job deletes what has expired",
 	"inbox.DeleteExpired":     "the same",
 	"merchants.deleteSecrets": "the same",
+	"fulfillment.ListPauses":  "a worker reads every second what is paused",
 }
 
-// workerNoPoints are noPoints of a worker alone.
-var workerNoPoints = map[string]string{
-	"fulfillment.ListPauses": "a worker reads every second what is paused",
-}
+// polls are round trips that a worker repeats all the time. They are points only when they find
+// something.
+var polls = []string{"begin", "commit", "ledger.nextPage", "outbox.selectPage"}
 
 // onceOnly are round trips of which only the first in a life is a point: how many
 // there are is a matter of time. The balances add what there is, in one page or in
 // several. Rings are coalesced, and so are reads of streams. A pool asks each new connection
-// whether its server accepts writes.
+// whether its server accepts writes. A worker's looks for work come at any time but for the first,
+// and return a row whether or not they find a message.
 var onceOnly = []string{
+	looksForWork,
 	"ledger.selectStreams",
 	"ledger.nextPage",
 	"outbox.ringAll",
@@ -43,25 +53,12 @@ var onceOnly = []string{
 	"upkeep.selectOriginal",
 }
 
-// atStart are polls of a worker of which the first, when it starts, is a point. The later ones
-// come at any time, and return a row whether or not they find a message.
-var atStart = []string{looksForWork}
-
-// unseen returns what of onceOnly and atStart is the name of no round trip.
-func unseen(recordings []recording) []string {
-	return slices.DeleteFunc(slices.Concat(onceOnly, atStart), func(name string) bool {
-		return slices.ContainsFunc(recordings, func(c recording) bool { return slices.Contains(c.trips, name) })
-	})
-}
-
 // recording is the round trips of a scenario through a program, in both of its runs.
 type recording struct {
 	scenario scenario
 	program  string
-	known    knownTrips
 	points   []planned
 	unstable []string // came in one recording and not in the other
-	trips    []string // the names of all round trips, points or not
 }
 
 // planned is a point with the one before it.
@@ -74,66 +71,19 @@ type planned struct {
 type rest struct {
 	once    sync.Once
 	err     error
-	startup map[string]int // occurrences, by name
-	trips   []string       // the names of all round trips
-	known   knownTrips
+	startup map[string]int // round trips, by name
 }
 
-// polls reports whether a round trip prepares a poll. It comes with the program's
-// start, though not always before the first request.
-func (r *rest) polls(name string) bool {
-	statement, prepares := strings.CutPrefix(name, "prepare ")
-	return prepares && slices.ContainsFunc(slices.Collect(maps.Keys(r.known.polls)), func(poll string) bool {
-		for _, setting := range settings {
-			poll = strings.TrimPrefix(poll, setting+", ")
-		}
-		return poll == statement
-	})
-}
-
-// A worker has come to rest when its most frequent poll has come restPolls times
-// and nothing new did: every other poll comes at least once in that time. An api
-// polls nothing, and is watched for apiRest.
+// A worker has come to rest when each of its polls has come restPolls times. An api polls nothing,
+// and is watched for apiRest.
 const (
-	restPolls = 12
+	restPolls = 3
 	apiRest   = 300 * time.Millisecond
 )
 
-// awaitPolls waits until some round trip has come restPolls times more, and returns
-// what there is then.
-func awaitPolls(program string, plan *crashPlan, since map[string]int) (all, empty map[string]int, err error) {
-	patience := walkStall
-	if program == "api" {
-		patience = apiRest
-	}
-	if !testrun.Within(patience, func() bool {
-		all, empty = plan.idle()
-		for name, n := range all {
-			if n >= since[name]+restPolls {
-				return true
-			}
-		}
-		return false
-	}) && program != "api" {
-		err = fmt.Errorf("no round trip came %d times in %s", restPolls, walkStall)
-	}
-	return all, empty, err
-}
-
-// watchRest starts a program with nothing to do, and counts twice: what it has done
-// more often the second time needs no charge.
+// watchRest starts a program with nothing to do.
 func (p *testbed) watchRest(ctx context.Context, program string, r *rest) error {
-	known := knownTrips{polls: map[string]bool{}, never: map[string]bool{}, once: slices.Concat(onceOnly, atStart)}
-	for name := range noPoints {
-		known.never[name] = true
-	}
-	if program == "worker" {
-		for name := range workerNoPoints {
-			known.never[name] = true
-		}
-	}
-	// What is learned below is for later plans: this one still reads its own.
-	plan := newCrashPlan(crashAim{}, knownTrips{never: maps.Clone(known.never), once: known.once}, nil)
+	plan := newCrashPlan(crashAim{}, nil)
 	p.arm(program, plan)
 	defer p.disarm()
 	v := p.victim(program)
@@ -142,32 +92,19 @@ func (p *testbed) watchRest(ctx context.Context, program string, r *rest) error 
 	if _, err := v.url(ctx); err != nil {
 		return err
 	}
-	var first map[string]int
-	for last := -1; last != len(first); {
-		last = len(first)
-		all, _, err := awaitPolls(program, plan, first)
-		if err != nil {
-			return err
-		}
-		first = all
+	if program == "api" {
+		pause(ctx, apiRest)
+	} else if !testrun.Within(walkStall, func() bool {
+		all := plan.counts()
+		return !slices.ContainsFunc(polls, func(poll string) bool { return all[poll] < restPolls })
+	}) {
+		return fmt.Errorf("not each poll came %d times in %s", restPolls, walkStall)
 	}
-	second, empty, err := awaitPolls(program, plan, first)
-	if err != nil {
-		return err
-	}
-	r.startup, r.known, r.trips = map[string]int{}, known, slices.Collect(maps.Keys(second))
-	for name, n := range second {
-		switch {
-		case known.never[name]:
-		case slices.Contains(atStart, name):
-			r.startup[name] = 1
-		case n == first[name], strings.HasPrefix(name, prepares): // another connection may prepare it later
-			r.startup[name] = n
-		case empty[name] > 0:
-			known.polls[name] = true
-		default:
-			known.never[name] = true
-		}
+	r.startup = plan.counts()
+	r.startup[looksForWork] = min(1, r.startup[looksForWork])
+	for _, poll := range polls {
+		delete(r.startup, poll)
+		r.startup[prepares+poll] = math.MaxInt // it comes with the start, though not always before the first request
 	}
 	return nil
 }
@@ -187,12 +124,10 @@ func (p *testbed) record(ctx context.Context, way recording, r *rest) (own, star
 			return own, start, fmt.Errorf("with nothing armed: %q", result.violations)
 		}
 		takes[i], last = map[crashPoint]bool{}, result.points
-		way.trips = append(way.trips, result.trips...)
 		for _, seen := range last {
 			takes[i][seen.crashPoint] = true
 		}
 	}
-	way.trips = append(way.trips, r.trips...)
 	own, start = way, way
 	start.scenario.name = "start"
 	behind := crashPoint{}
@@ -201,7 +136,7 @@ func (p *testbed) record(ctx context.Context, way recording, r *rest) (own, star
 		switch {
 		case !takes[0][seen.crashPoint] || !takes[1][seen.crashPoint]:
 			continue // and nothing stands behind what may not come
-		case seen.occurrence <= r.startup[seen.name] || r.polls(seen.name):
+		case seen.occurrence <= r.startup[seen.name]:
 			start.points = append(start.points, point)
 		default:
 			own.points = append(own.points, point)
@@ -216,4 +151,193 @@ func (p *testbed) record(ctx context.Context, way recording, r *rest) (own, star
 		}
 	}
 	return own, start, nil
+}
+
+var updatePoints = flag.Bool("update", false, "with -walk=points: write the crash points of every scenario to testdata/points.txt, and walk none")
+
+// pointsFile lists the points of every scenario, so a commit in which a point vanishes or
+// appears changes the file. The order in which points come differs from run to run: they are
+// sorted.
+const (
+	pointsFile   = "testdata/points.txt"
+	updateByHand = "go test ./e2e -run 'TestWalk$' -walk=points -update"
+	pointsHeader = "# The crash points of each scenario and program. Written by: " + updateByHand + "\n"
+)
+
+// checkPoints compares the recordings of all scenarios with the file, or writes it. A point that came
+// up in one run of a recording and not in the other is one where the file lists it.
+func checkPoints(t *testing.T, recordings []recording) {
+	t.Helper()
+	listed := readFile(t, pointsFile)
+	var text strings.Builder
+	text.WriteString(pointsHeader)
+	for _, c := range recordings {
+		title := "\n" + c.scenario.name + "/" + c.program + "\n"
+		_, section, _ := strings.Cut(listed, title)
+		section, _, _ = strings.Cut(section, "\n\n")
+		want := strings.Split(strings.TrimSuffix(section, "\n"), "\n")
+		var points []string
+		for _, p := range c.points {
+			points = append(points, "  "+p.String())
+		}
+		for _, p := range c.unstable {
+			if slices.Contains(want, "  "+p) && !*updatePoints {
+				points = append(points, "  "+p)
+			}
+		}
+		slices.Sort(points)
+		text.WriteString(title + strings.Join(points, "\n") + "\n")
+		if diff := cmp.Diff(want, points); diff != "" && !*updatePoints {
+			t.Errorf("the crash points of%sdiffer from %s (- vanished, + appeared). If that is meant: %s\n%s", title, pointsFile, updateByHand, diff)
+		}
+	}
+	for _, name := range slices.Concat(onceOnly, polls) {
+		if !strings.Contains(text.String(), name) {
+			t.Errorf("no point has the name %s, of onceOnly or polls", name)
+		}
+	}
+	if *updatePoints {
+		must(t, os.WriteFile(pointsFile, []byte(text.String()), 0o600))
+	} else if n := strings.Count(listed, "\n\n"); n != len(recordings) {
+		t.Errorf("%s lists %d recordings, and there are %d", pointsFile, n, len(recordings))
+	}
+}
+
+// prepares begins the names of round trips that only prepare statements.
+const prepares = "prepare "
+
+// trip names a round trip with the database.
+func (p *crashPlan) trip(t *failpoint.Trip) *roundTrip {
+	trip := &roundTrip{kind: sqlTrip, opens: t.Opens, closes: t.Closes}
+	kind := slices.Index(p.settings, t.Session.Settings)
+	switch {
+	case t.Connects:
+		trip.kind, trip.minor = connectTrip, kind >= 0
+		if kind < 0 {
+			kind = len(p.settings)
+			p.settings = append(p.settings, t.Session.Settings)
+		}
+		trip.name = "connect"
+	case len(t.Executed) > 0:
+		trip.name = batchName(names(t.Executed))
+		// Every connection of a pool may begin with it.
+		trip.minor = len(t.Executed) == 1 && strings.HasPrefix(trip.name, "set ") && len(p.fresh(t.Executed)) == 0
+	case len(t.Prepared) > 0:
+		trip.name, trip.minor = p.preparation(t.Prepared)
+	case t.Forgets:
+		trip.name = "close"
+	default:
+		trip.name = "sync"
+	}
+	if kind > 0 && (t.Connects || t.Opens || t.Closes) {
+		trip.name += " (session " + strconv.Itoa(kind+1) + ")"
+	}
+	return trip
+}
+
+// preparation names a round trip that only prepares statements, by those that no
+// connection of this life has prepared before: which connection does so first is
+// chance. Which batch is the first to set something is chance too, so a query that
+// sets something is no name.
+func (p *crashPlan) preparation(statements []string) (name string, minor bool) {
+	stable := func(statements []string) []string {
+		return slices.DeleteFunc(names(statements), func(name string) bool { return slices.Contains(settings, name) })
+	}
+	fresh := stable(p.fresh(statements))
+	all := names(statements)
+	if len(fresh) == 0 || slices.Equal(all, []string{looksForWork}) || slices.Equal(fresh, []string{claims}) {
+		return prepares + batchName(stable(statements)), true
+	}
+	return prepares + batchName(fresh), false
+}
+
+// fresh returns those of the texts that this life has not sent before.
+func (p *crashPlan) fresh(texts []string) (unseen []string) {
+	for _, text := range texts {
+		if !p.sent[text] {
+			p.sent[text] = true
+			unseen = append(unseen, text)
+		}
+	}
+	return unseen
+}
+
+// ours matches the name that a statement of ours begins with.
+var ours = regexp.MustCompile(`^\s*-- (\S+)\n`)
+
+// statementName is the name of a statement of ours, and the first word of any other, such as
+// begin, commit and listen; of set the second too.
+func statementName(sql string) string {
+	if name := ours.FindStringSubmatch(sql); name != nil {
+		return name[1]
+	}
+	words := strings.Fields(strings.ToLower(strings.TrimPrefix(sql, "--"))) // the driver's ping is a comment
+	if len(words) > 1 && words[0] == "set" {
+		return "set " + words[1]
+	}
+	return words[0]
+}
+
+// Names of what a processor sends by its own timetable: what goes along with it is a matter of time.
+const (
+	looksForWork = "inbox.readNext" // and repairs at times, and claims where a slot is free
+	claims       = "inbox.claimDue"
+)
+
+const awaitsAnswer = "groupcommit.awaitAnswer"
+
+// settings are statements that set something for their transaction.
+var settings = []string{"postgres.setMerchant", "groupcommit.setTenant", "groupcommit.setLockTimeout", "inbox.setLockTimeout"}
+
+// names leaves out the query that a commit sends before statements with results, and what goes along
+// by chance.
+func names(statements []string) (names []string) {
+	for _, sql := range statements {
+		if name := statementName(sql); name != awaitsAnswer {
+			names = append(names, name)
+		}
+	}
+	if slices.Contains(names, looksForWork) {
+		return []string{looksForWork}
+	}
+	if len(names) > 1 {
+		names = slices.DeleteFunc(names, func(name string) bool { return name == claims })
+	}
+	return names
+}
+
+// batchName joins the names of statements, with the number of equal neighbours.
+func batchName(statements []string) string {
+	var b strings.Builder
+	for i := 0; i < len(statements); {
+		n := 1
+		for i+n < len(statements) && statements[i+n] == statements[i] {
+			n++
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(statements[i])
+		if n > 1 {
+			b.WriteString(" ×")
+			b.WriteString(strconv.Itoa(n))
+		}
+		i += n
+	}
+	return b.String()
+}
+
+// identifier is a part of a path that names one object and no kind. It is random, and one in
+// hundreds has no digit.
+var identifier = regexp.MustCompile(`^[a-z]+_[0-9A-Za-z]*[0-9A-Z][0-9A-Za-z]*$`)
+
+// requestName is a request's method and path, with :id for identifiers.
+func requestName(method, path string) string {
+	parts := strings.Split(path, "/")
+	for i, part := range parts {
+		if identifier.MatchString(part) {
+			parts[i] = ":id"
+		}
+	}
+	return method + " " + strings.Join(parts, "/")
 }

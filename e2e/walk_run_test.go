@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -21,10 +19,7 @@ type runResult struct {
 	violations []string
 	fired      bool
 	again      bool // the second crash fired too
-	gaveUp     bool // the rival of a paused victim could not finish
 	points     []seenPoint
-	trips      []string // the names of all round trips
-	took       time.Duration
 }
 
 // running is one run: a job, a victim and a plan.
@@ -33,7 +28,6 @@ type running struct {
 	program string
 	job     job
 	aim     crashAim
-	known   knownTrips
 	victim  *victim
 	ctx     context.Context //nolint:containedctx // a fault is injected on a connection's own goroutine
 
@@ -52,7 +46,6 @@ type running struct {
 // Errors are of the harness itself; what is wrong with the service is in the
 // result.
 func (p *testbed) run(ctx context.Context, c recording, aim crashAim) (runResult, error) {
-	begun := time.Now()
 	p.runs++
 	if _, err := p.tables.Exec(ctx, setOneChargePerOrder, false); err != nil {
 		return runResult{}, fmt.Errorf("prepare: %w", err)
@@ -62,10 +55,10 @@ func (p *testbed) run(ctx context.Context, c recording, aim crashAim) (runResult
 		return runResult{}, fmt.Errorf("prepare: %w", err)
 	}
 	r := &running{
-		testbed: p, program: c.program, job: j, aim: aim, known: c.known, ctx: ctx,
+		testbed: p, program: c.program, job: j, aim: aim, ctx: ctx,
 		victim: p.victim(c.program),
 	}
-	plan := newCrashPlan(aim, c.known, r.inject)
+	plan := newCrashPlan(aim, r.inject)
 	r.plans = []*crashPlan{plan}
 	if c.program == "worker" {
 		if err := r.send(ctx, nil); err != nil {
@@ -91,11 +84,8 @@ func (p *testbed) run(ctx context.Context, c recording, aim crashAim) (runResult
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.result.points = plan.seen()
-	all, _ := plan.idle()
-	r.result.trips = slices.Collect(maps.Keys(all))
 	r.result.fired = plan.fired() && !r.missed.Load()
 	r.result.again = len(r.plans) > 1 && r.plans[1].fired()
-	r.result.took = time.Since(begun)
 	return r.result, errors.Join(append(r.errs, err)...)
 }
 
@@ -132,10 +122,10 @@ func (r *running) end() {
 	r.victim.end()
 }
 
-func (r *running) complain(what string) {
+func (r *running) complain(what ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.result.violations = append(r.result.violations, what)
+	r.result.violations = append(r.result.violations, what...)
 }
 
 func (r *running) fail(err error) {
@@ -225,7 +215,7 @@ func (r *running) inject(f failpoint.Fault) {
 // killed kills the victim. Its next life is watched by a plan of its own, which
 // may kill it once more.
 func (r *running) killed(second int) {
-	next := newCrashPlan(crashAim{nth: second, fault: faultKill}, r.known, func(failpoint.Fault) {
+	next := newCrashPlan(crashAim{nth: second, fault: faultKill}, func(failpoint.Fault) {
 		r.killed(0)
 	})
 	r.signaled(syscall.SIGKILL)
@@ -246,18 +236,14 @@ func (r *running) paused() {
 	if !r.signaled(syscall.SIGSTOP) {
 		return
 	}
-	finished := false
 	if r.program == "api" {
-		finished = r.sendElsewhere(rivalPatience)
-	} else if helper, err := r.helper(r.ctx, "1"); err != nil {
+		r.sendElsewhere(rivalPatience)
+	} else if helper, err := r.helper(r.ctx, nil); err != nil {
 		r.fail(err)
 	} else {
-		finished = r.quiet(r.ctx, rivalPatience) == nil
+		_ = r.quiet(r.ctx, rivalPatience) // it may give up, see above
 		r.fail(helper.Kill())
 	}
-	r.mu.Lock()
-	r.result.gaveUp = !finished
-	r.mu.Unlock()
 	r.signaled(syscall.SIGCONT)
 }
 
@@ -276,10 +262,10 @@ func (r *running) signaled(s syscall.Signal) bool {
 
 // sendElsewhere sends the request to the api that nothing happens
 // to, as a client does that has waited too long.
-func (r *running) sendElsewhere(patience time.Duration) bool {
+func (r *running) sendElsewhere(patience time.Duration) {
 	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
-	return r.send(ctx, nil) == nil
+	_ = r.send(ctx, nil)
 }
 
 // judge sends the request once more and checks every invariant.
@@ -294,18 +280,12 @@ func (r *running) judge(ctx context.Context) error {
 		if err := r.client.get(ctx, cmp.Or(r.job.path, r.first.Header.Get("Location")), &got); err != nil {
 			return err
 		}
-		code := ""
-		if got.Failure != nil {
-			code = got.Failure.Code
-		}
-		if got.Status != r.job.status || code != r.job.code {
-			r.complain(fmt.Sprintf("the outcome: %s is %s %s, should be %s %s", got.ID, got.Status, code, r.job.status, r.job.code))
+		if got.Status != r.job.status || got.Failure.Code != r.job.code {
+			r.complain(fmt.Sprintf("the outcome: %s is %s %s, should be %s %s", got.ID, got.Status, got.Failure.Code, r.job.status, r.job.code))
 		}
 	}
 	violations, err := r.verdict(ctx)
-	for _, violation := range violations {
-		r.complain(violation)
-	}
+	r.complain(violations...)
 	return err
 }
 

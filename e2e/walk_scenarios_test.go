@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -117,21 +116,25 @@ func outside(event, status string, moves func(context.Context, *testbed, string)
 		if err != nil {
 			return job{}, err
 		}
-		books, err := p.books(ctx)
+		j, intent, err := p.told(ctx, event, id, status)
 		if err != nil {
 			return job{}, err
 		}
-		intent := intentIn(books, id)
-		return p.told(eventAbout(event, intent), id, status), moves(ctx, p, intent)
+		return j, moves(ctx, p, intent)
 	}
 }
 
-// told is an event of the provider about a charge that comes to a status.
-func (p *testbed) told(event, id, status string) job {
-	return job{
-		request: signedEvent(p.Secrets.Events, event),
-		answer:  http.StatusOK, path: "/v1/charges/" + id, status: status,
+// told is an event of the provider about the payment intent of a charge, which comes to a status.
+func (p *testbed) told(ctx context.Context, event, id, status string) (j job, intent string, err error) {
+	books, err := p.books(ctx)
+	if err != nil {
+		return job{}, "", err
 	}
+	intent = intentIn(books, id)
+	return job{
+		request: signedEvent(p.Secrets.Events, event, intent),
+		answer:  http.StatusOK, path: "/v1/charges/" + id, status: status,
+	}, intent, nil
 }
 
 // canceledCharge is canceled before a worker has processed it.
@@ -154,19 +157,6 @@ func heldOrder(ctx context.Context, p *testbed) (job, error) {
 	return charged(newOrder(cardDeclined), "failed", "card_declined")
 }
 
-// redeliver sends the last n messages of charges once more.
-const redeliver = `
-with again as (
-  insert into outbox (topic, message_id, payload, metadata)
-  select 'charges', message_id, payload, metadata
-    from inbox
-   where receiver = 'fulfillment'
-   order by id desc
-   limit $1
-  returning 1
-)
-select count(*) from again`
-
 // redeliveredCharge has succeeded, and its messages come once more.
 func redeliveredCharge(_ context.Context, _ *testbed) (job, error) {
 	j, err := charged(newOrder(visa), "succeeded", "")
@@ -174,8 +164,14 @@ func redeliveredCharge(_ context.Context, _ *testbed) (job, error) {
 		if err := p.finishAll(ctx); err != nil {
 			return err
 		}
-		var moved int
-		return p.tables.QueryRow(ctx, redeliver, 1).Scan(&moved)
+		_, err := p.tables.Exec(ctx, `
+insert into outbox (topic, message_id, payload, metadata)
+select 'charges', message_id, payload, metadata
+  from inbox
+ where receiver = 'fulfillment'
+ order by id desc
+ limit 1`)
+		return err
 	}
 	return j, err
 }
@@ -187,16 +183,8 @@ func chargeWithAnEvent(ctx context.Context, p *testbed) (job, error) {
 	if err != nil {
 		return job{}, err
 	}
-	return p.toldOfIntent(ctx, id)
-}
-
-// toldOfIntent is an event about the payment intent of a charge.
-func (p *testbed) toldOfIntent(ctx context.Context, id string) (job, error) {
-	books, err := p.books(ctx)
-	if err != nil {
-		return job{}, err
-	}
-	return p.told(eventAbout("payment_intent.succeeded", intentIn(books, id)), id, "succeeded"), nil
+	j, _, err := p.told(ctx, "payment_intent.succeeded", id, "succeeded")
+	return j, err
 }
 
 // isActing reports whether a charge waits for its customer, and nothing else is left to do.
@@ -211,9 +199,7 @@ func authenticatedCharge(ctx context.Context, p *testbed) (job, error) {
 	if err != nil {
 		return job{}, err
 	}
-	env := p.workerSettings(p.Service, p.Sandbox.URL(), "16")
-	env["ACTION_TIMEOUT"] = "1h"
-	helper, err := harness.Start(ctx, harness.Program{Name: "helper", Path: p.Worker, Log: p.Log, Env: env})
+	helper, err := p.helper(ctx, map[string]string{"ACTION_TIMEOUT": "1h"})
 	if err != nil {
 		return job{}, err
 	}
@@ -223,17 +209,14 @@ func authenticatedCharge(ctx context.Context, p *testbed) (job, error) {
 	if err := helper.Kill(); err != nil || !acting {
 		return job{}, errors.Join(err, errors.New("the charge waits for its customer: "+strconv.FormatBool(acting)))
 	}
-	shown, err := p.client.do(ctx, request{method: http.MethodGet, path: "/v1/charges/" + c.ID})
-	if err == nil {
-		err = json.Unmarshal(shown.Body, &c)
-	}
-	if err == nil {
-		err = authenticate(ctx, c, "succeeded")
-	}
-	if err != nil {
+	if err = p.client.get(ctx, "/v1/charges/"+c.ID, &c); err != nil {
 		return job{}, err
 	}
-	return p.toldOfIntent(ctx, c.ID)
+	if err := authenticate(ctx, c, "succeeded"); err != nil {
+		return job{}, err
+	}
+	j, _, err := p.told(ctx, "payment_intent.succeeded", c.ID, "succeeded")
+	return j, err
 }
 
 // authenticate does what the customer of a charge does on the provider's page.
@@ -252,13 +235,9 @@ func authenticate(ctx context.Context, c charge, outcome string) error {
 	return nil
 }
 
-// eventAbout is an event of the provider about a payment intent.
-func eventAbout(kind, intent string) string {
-	return fmt.Sprintf(`{"id":"evt_%s","object":"event","type":%q,"data":{"object":{"id":"obj_1","payment_intent":%q}}}`, intent, kind, intent)
-}
-
-// signedEvent is a request of the provider with an event.
-func signedEvent(secret, event string) request {
+// signedEvent is a request of the provider with an event about a payment intent.
+func signedEvent(secret, kind, intent string) request {
+	event := fmt.Sprintf(`{"id":"evt_%s","object":"event","type":%q,"data":{"object":{"id":"obj_1","payment_intent":%q}}}`, intent, kind, intent)
 	seconds := strconv.FormatInt(time.Now().Unix(), 10)
 	mac := hmac.New(sha256.New, []byte(secret))
 	mac.Write([]byte(seconds + "." + event))

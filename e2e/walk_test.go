@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,10 +16,7 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-var (
-	walkWhat  = flag.String("walk", "", "the crash walk: distinct, points, all, pairs, scenario/program, points (scenario/program/point, separated by |), or scenario/program/point/side/fault; a sample where empty")
-	walkTimes = flag.Int("walk-times", 1, "how often the runs of the crash walk are done")
-)
+var walkWhat = flag.String("walk", "", "the crash walk: distinct, points, all, pairs, scenario/program, points (scenario/program/point, separated by |), or scenario/program/point/side/fault; a sample where empty")
 
 // sampleSize is how many runs a sample has. It takes the start of the programs and one
 // scenario, by the seed.
@@ -65,9 +61,6 @@ func TestWalk(t *testing.T) {
 		t.Logf("wrote %s in %.1f s", pointsFile, time.Since(begun).Seconds())
 		return
 	}
-	if missing := unseen(recordings); *walkWhat == "points" && len(missing) > 0 {
-		t.Errorf("no round trip has these names of onceOnly and atStart: %q", missing)
-	}
 	targets, err := chosen(recordings, *walkWhat, rand.New(rand.NewPCG(seed, 0)))
 	must(t, err)
 	t.Logf("made %d recordings in %.1f s; -seed=%d", len(recordings), time.Since(begun).Seconds(), seed)
@@ -83,11 +76,11 @@ func TestWalk(t *testing.T) {
 func show(t *testing.T, recordings []recording) {
 	t.Helper()
 	for _, c := range recordings {
-		var b strings.Builder
-		for _, point := range c.points {
-			fmt.Fprintf(&b, "\n  %s", point.crashPoint)
+		var points strings.Builder
+		for _, p := range c.points {
+			points.WriteString("\n  " + p.String())
 		}
-		t.Logf("%s/%s: %d points%s", c.scenario.name, c.program, len(c.points), b.String())
+		t.Logf("%s/%s: %d points%s", c.scenario.name, c.program, len(c.points), points.String())
 		if len(c.unstable) > 0 {
 			t.Logf("%s/%s: came up in one recording and not in the other, not planned: %q", c.scenario.name, c.program, c.unstable)
 		}
@@ -123,10 +116,6 @@ func chosen(recordings []recording, what string, rng *rand.Rand) ([]target, erro
 			return nil, fmt.Errorf("-walk=%s: neither distinct, points, all, pairs nor a run", address)
 		}
 	}
-	once := slices.Clone(targets)
-	for range *walkTimes - 1 {
-		targets = append(targets, once...)
-	}
 	// Those that take long, or stand in each other's way, are apart from each other.
 	rng.Shuffle(len(targets), func(i, j int) { targets[i], targets[j] = targets[j], targets[i] })
 	return targets, nil
@@ -153,20 +142,15 @@ func pointsOf(recordings []recording) (n int) {
 
 // notRun says what a walk leaves out.
 func notRun(recordings []recording, targets []target) string {
-	all, pairs, run := 0, 0, map[string]bool{}
-	for _, t := range targets {
-		run[t.String()] = true
-	}
+	single, double, run := 0, 0, map[target]bool{}
 	for _, c := range recordings {
-		for _, t := range everything(c) {
-			all += number(!run[t.String()])
-		}
-		for _, t := range pairsOf(c) {
-			pairs += number(!run[t.String()])
-		}
+		single, double = single+len(everything(c)), double+len(pairsOf(c))
 	}
-	return fmt.Sprintf("not run: %d single faults (-walk=all runs them); %d double crashes (-walk=pairs); "+
-		"several requests at a time (the soaks), power cuts, broken disks, a provider that breaks its contract", all, pairs)
+	for _, t := range targets {
+		run[t] = true
+	}
+	return fmt.Sprintf("ran %d of %d single faults (-walk=all runs them) and of %d double crashes (-walk=pairs); not run: "+
+		"several requests at a time (the soaks), power cuts, broken disks, a provider that breaks its contract", len(run), single, double)
 }
 
 // newWalker makes the environment of a walk, until the test ends.
@@ -181,36 +165,26 @@ func newWalker(t *testing.T, programs harness.Binaries) *walker {
 	return &walker{environment: g, report: t.Errorf}
 }
 
-// hunt does the run of an address with programs of the caller's choice, -walk-times
-// times, and returns what was violated in each, and whether all came to their
-// point. Programs that break promises with nothing armed are caught once.
-func hunt(t *testing.T, programs harness.Binaries, address string) (violations [][]string, fired bool) {
+// hunt does the run of an address with programs of the caller's choice, and returns what was
+// violated in it, and whether it came to its point. Programs that break promises with nothing
+// armed are caught once.
+func hunt(t *testing.T, programs harness.Binaries, address string) (violations []string, fired bool) {
 	t.Helper()
 	w := newWalker(t, programs)
 	recordings, err := w.recordings(t.Context(), func(scenario, program string) bool {
 		return strings.HasPrefix(address, scenario+"/"+program+"/")
 	})
 	if err != nil {
-		return [][]string{{err.Error()}}, false
+		return []string{err.Error()}, false
 	}
 	targets, err := chosen(recordings, address, rand.New(rand.NewPCG(1, 1)))
 	must(t, err)
-	var mu sync.Mutex
-	fired = true
-	err = each(t.Context(), w.environment, targets, func(ctx context.Context, p *testbed, target target) error {
-		result, err := p.walkTo(ctx, recordings[0], target)
-		if err != nil {
-			// A mutant may break what comes before its point, too.
-			result.violations = append(result.violations, err.Error())
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		violations = append(violations, result.violations)
-		fired = fired && result.fired
-		return nil
-	})
-	if err != nil {
-		violations = append(violations, []string{err.Error()})
+	w.report = func(string, ...any) {}
+	if err = w.walk(t.Context(), recordings, targets); err != nil {
+		violations = append(violations, err.Error())
+	}
+	for _, one := range w.done {
+		violations, fired = append(violations, one.violations...), one.fired
 	}
 	return violations, fired
 }
@@ -219,10 +193,7 @@ func hunt(t *testing.T, programs harness.Binaries, address string) (violations [
 type target struct {
 	scenario string
 	program  string
-	point    crashPoint
-	side     failpoint.Side
-	fault    failpoint.Fault
-	second   int // after this point of the recovery it is killed again; 0 for never
+	crashAim
 }
 
 // String is the address by which a run is replayed. The second crash of a pair is
@@ -256,39 +227,28 @@ func everything(c recording) []target {
 }
 
 func (c recording) target(point planned, side failpoint.Side, fault failpoint.Fault) target {
-	return target{scenario: c.scenario.name, program: c.program, point: point.crashPoint, side: side, fault: fault}
+	return target{c.scenario.name, c.program, crashAim{point: point.crashPoint, behind: point.behind, side: side, fault: fault}}
 }
 
-// Shares of a sample, of 100 points of it: a crash or a cut comes to each, what takes
-// longer to some.
+// Of 100 points of a sample so many get a second fault, an error or a pause, and a double crash: a
+// crash or a cut comes to each point, what takes longer to some.
 const (
-	sampledErrors = 10
-	sampledPauses = 3
+	sampledFaults = 13
 	sampledPairs  = 3
 )
 
 // sampleOf hits one point in so many of a recording, from a random first one, with sides
 // and faults that rotate along the recording and from seed to seed, and some of them once
 // more.
-func sampleOf(c recording, rng *rand.Rand, every int) []target {
+func sampleOf(c recording, rng *rand.Rand, every int) (sample []target) {
+	sides := []failpoint.Side{failpoint.Before, failpoint.After}
 	turn := rng.IntN(4)
-	var sample []target
 	for i := rng.IntN(every); i < len(c.points); i += every {
 		point, n := c.points[i], i/every+turn
-		side, fault := failpoint.Before, faultKill
-		if n%2 == 1 {
-			side = failpoint.After
-		}
-		if n/2%2 == 1 {
-			fault = failpoint.Cut
-		}
-		sample = append(sample, c.target(point, side, fault))
-		side = []failpoint.Side{failpoint.Before, failpoint.After}[rng.IntN(2)]
-		if errs := faultsAt(point.kind, side)[3:]; len(errs) > 0 && rng.IntN(100) < sampledErrors {
-			sample = append(sample, c.target(point, side, errs[rng.IntN(len(errs))]))
-		}
-		if rng.IntN(100) < sampledPauses {
-			sample = append(sample, c.target(point, side, faultPause))
+		sample = append(sample, c.target(point, sides[n%2], []failpoint.Fault{faultKill, failpoint.Cut}[n/2%2]))
+		side := sides[rng.IntN(2)]
+		if slow := faultsAt(point.kind, side)[2:]; rng.IntN(100) < sampledFaults {
+			sample = append(sample, c.target(point, side, slow[rng.IntN(len(slow))]))
 		}
 		if rng.IntN(100) < sampledPairs {
 			pair := c.target(point, side, faultKill)

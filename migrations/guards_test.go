@@ -13,6 +13,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/ledger"
 )
 
 // guard is a constraint, and statements of which it refuses the last.
@@ -69,35 +70,33 @@ func TestAppendOnly(t *testing.T) {
 	} {
 		testdb.Exec(t, db.Pool(), sql)
 	}
-	for name, test := range map[string]struct{ statement, says string }{
-		"an event is not changed":      {`update ledger_events set type = 'x'`, "ledger_events is append-only: UPDATE refused"},
-		"an event is not deleted":      {`delete from ledger_events`, "ledger_events is append-only: DELETE refused"},
-		"events are not truncated":     {`truncate ledger_events`, "ledger_events is append-only: TRUNCATE refused"},
-		"nor is one that is not there": {`delete from ledger_events where version = 7`, "ledger_events is append-only: DELETE refused"},
-		"a posting is not changed":     {`update ledger_postings set amount = 6`, "ledger_postings is append-only: UPDATE refused"},
-		"a posting is not deleted":     {`delete from ledger_postings`, "ledger_postings is append-only: DELETE refused"},
-		"postings are not truncated":   {`truncate ledger_postings`, "ledger_postings is append-only: TRUNCATE refused"},
-		"an action is not changed":     {`update operator_actions set actor = 'you'`, "operator_actions is append-only: UPDATE refused"},
-		"an action is not deleted":     {`delete from operator_actions`, "operator_actions is append-only: DELETE refused"},
-		"actions are not truncated":    {`truncate operator_actions`, "operator_actions is append-only: TRUNCATE refused"},
-		"an event is not replaced by an upsert": {`
+	tables := []string{"ledger_events", "ledger_postings", "operator_actions"}
+	refusals := map[string]string{ // what each says
+		`delete from ledger_events where version = 7`: "ledger_events is append-only: DELETE refused", // that is not there
+		`
 insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
 select event_id, stream_id, version, type, 1, merchant_id, data, metadata, now()
   from ledger_events
-    on conflict (event_id) do update set type = 'x'`, "ledger_events is append-only: UPDATE refused"},
-	} {
-		t.Run(name, func(t *testing.T) {
+    on conflict (event_id) do update set type = 'x'`: "ledger_events is append-only: UPDATE refused",
+	}
+	for i, table := range tables {
+		refusals["update "+table+" set "+[]string{"type = 'x'", "amount = 6", "actor = 'you'"}[i]] = table + " is append-only: UPDATE refused"
+		refusals["delete from "+table] = table + " is append-only: DELETE refused"
+		refusals["truncate "+table] = table + " is append-only: TRUNCATE refused"
+	}
+	for statement, says := range refusals {
+		t.Run(statement, func(t *testing.T) {
 			t.Parallel()
-			err := commit(t, db, test.statement)
+			err := commit(t, db, statement)
 			refusal, is := errors.AsType[*pgconn.PgError](err)
-			if !is || refusal.Code != "23001" || refusal.Message != test.says || refusal.ConstraintName != "" {
-				t.Errorf("the error is %v, want 23001 and %q", err, test.says)
+			if !is || refusal.Code != "23001" || refusal.Message != says || refusal.ConstraintName != "" {
+				t.Errorf("the error is %v, want 23001 and %q", err, says)
 			}
 			wantNothing(t, db)
 		})
 	}
-	tables := testdb.All[string](t, db, `select tgrelid::regclass::text from pg_trigger where tgfoid = 'refuse_change'::regproc order by 1`)
-	testrun.Same(t, "append-only tables", []string{"ledger_events", "ledger_postings", "operator_actions"}, tables)
+	found := testdb.All[string](t, db, `select tgrelid::regclass::text from pg_trigger where tgfoid = 'refuse_change'::regproc order by 1`)
+	testrun.Same(t, "append-only tables", tables, found)
 }
 
 // commit commits a witness and then the statements.
@@ -154,4 +153,50 @@ select c.relname::text
 		t.Errorf("only %d constraints were found", len(names))
 	}
 	return names
+}
+
+// TestRestoreGuard: the mark stays with the files, and with nothing that is dumped
+// and restored. TestRestore_ofAnOlderDump_capturesNothingTwice in e2e has true dumps.
+func TestRestoreGuard(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		statements []string
+		own        bool
+	}{
+		"a database that was made from a template":       {nil, true},
+		"tables that were written anew where they stand": {[]string{`vacuum full`, `vacuum freeze restore_mark`, `cluster restore_mark using restore_mark_pkey`}, true},
+		"a row that was locked":                          {[]string{`select only_one from restore_mark for update`}, true},
+		"a row that another transaction wrote":           {[]string{`update restore_mark set written_in = written_in`}, false},
+		"rows without their table":                       {[]string{`create table dump as select only_one, written_in from restore_mark`, `truncate restore_mark`, `insert into restore_mark table dump`}, false},
+		"no row":                                         {[]string{`truncate restore_mark`}, false},
+		"a table that came through a dump, by chance in the transaction of the same number": {[]string{`drop view restore_guard; drop table restore_mark`, anew(t)}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Open(t)
+			for _, sql := range test.statements {
+				testdb.Exec(t, db.Pool(), sql)
+			}
+			if own := testdb.One[bool](t, testdb.As(t, db, postgres.RoleWorker), `select is_original from restore_guard`); own != test.own {
+				t.Errorf("original: %t, want %t", own, test.own)
+			}
+		})
+	}
+}
+
+// anew makes the mark as a dump does, without the column that is gone.
+func anew(t *testing.T) string {
+	t.Helper()
+	_, sql, found := strings.Cut(ledger.Schema(), "create table restore_mark")
+	if !found {
+		t.Fatal("the schema of the ledger has no restore_mark")
+	}
+	sql = "create table restore_mark" + sql + ";\ngrant select on restore_guard to payonce_worker"
+	for _, gone := range []string{"  dropped    boolean,\n", "alter table restore_mark\n drop column dropped;\n"} {
+		if strings.Count(sql, gone) != 1 {
+			t.Fatalf("the schema of the ledger has not one %q", gone)
+		}
+		sql = strings.ReplaceAll(sql, gone, "")
+	}
+	return sql
 }

@@ -2,20 +2,27 @@ package migrations_test
 
 import (
 	"context"
-	"regexp"
-	"slices"
+	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/migrations"
 	"github.com/payonce/payonce/migrations/version"
+	"github.com/payonce/payonce/outbox"
 )
+
+func TestMain(m *testing.M) { testrun.Main(m) }
 
 func TestUp_appliesEachMigrationOnce(t *testing.T) {
 	t.Parallel()
@@ -37,6 +44,9 @@ func TestUp_appliesEachMigrationOnce(t *testing.T) {
 		}
 		got := testdb.All[string](t, conn, `select version_id::text from payonce_migrations where version_id > 0 order by id`)
 		testrun.Same(t, "applied", want, got)
+	}
+	if last := migrations.All()[len(migrations.All())-1]; int64(version.Latest) != last.Version {
+		t.Errorf("the latest is %d, want that of %s", version.Latest, last.Name)
 	}
 	// A newer program has added a migration: an old one runs on through the upgrade.
 	testdb.Exec(t, conn, `insert into payonce_migrations (version_id, is_applied) values (99999, true)`)
@@ -76,64 +86,6 @@ func TestUp_thatFails_leavesNothingOfTheMigration(t *testing.T) {
 	}
 }
 
-func TestAll_numbersFollowOneAnother(t *testing.T) {
-	t.Parallel()
-	all := migrations.All()
-	for i, m := range all {
-		if want := all[0].Version + int64(i); m.Version != want {
-			t.Errorf("%s has number %d, want %d", m.Name, m.Version, want)
-		}
-	}
-	if latest := int64(version.Latest); latest != all[len(all)-1].Version {
-		t.Errorf("the latest is %d, want that of %s", latest, all[len(all)-1].Name)
-	}
-}
-
-// TestSchema_commentsEveryConstraint: the line above a constraint, an index or a trigger
-// says what it refuses or serves.
-func TestSchema_commentsEveryConstraint(t *testing.T) {
-	t.Parallel()
-	guard := regexp.MustCompile(`^ *(constraint|add constraint|create unique index|create index|create trigger)\b`)
-	inline := regexp.MustCompile(`^  "?\w+"? +(text|char|bigint|int|smallint|bytea|jsonb?|uuid|xid8|boolean|numeric|interval|timestamptz)\b.* (check \(|references |unique\b|primary key)`)
-	for _, m := range migrations.All() {
-		found := 0
-		lines := strings.Split(m.SQL, "\n")
-		for i, line := range lines {
-			if inline.MatchString(line) {
-				t.Errorf("%s: %q has a constraint without a name", m.Name, line)
-			}
-			if !guard.MatchString(line) {
-				continue
-			}
-			found++
-			above := lines[i-1]
-			if strings.HasPrefix(above, "alter table") {
-				above = lines[i-2]
-			}
-			if !strings.HasPrefix(strings.TrimSpace(above), "--") {
-				t.Errorf("%s: no comment above %q", m.Name, line)
-			}
-		}
-		if found == 0 {
-			t.Errorf("%s has no constraint: does this test still know how they are written?", m.Name)
-		}
-	}
-}
-
-// TestSchema_coreAppliesByItself creates the tables of each package that others may import
-// in a database that has nothing else.
-func TestSchema_coreAppliesByItself(t *testing.T) {
-	t.Parallel()
-	for _, m := range migrations.All() {
-		if slices.Contains([]string{"idempotency", "inbox", "outbox", "ledger"}, m.Name) {
-			t.Run(m.Name, func(t *testing.T) {
-				t.Parallel()
-				testdb.Exec(t, connect(t, testdb.Empty(t)), m.SQL)
-			})
-		}
-	}
-}
-
 func connect(t *testing.T, address string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), address)
@@ -147,4 +99,78 @@ func wantPending(t *testing.T, conn *pgx.Conn, want bool) {
 	if got, err := version.Pending(t.Context(), conn); err != nil || got != want {
 		t.Errorf("pending: %v, %v, want %v", got, err, want)
 	}
+}
+
+// TestSchema_isAppliedInTheSchemaOfTheSearchPath applies the packages' files as another
+// application does, in a schema of its own.
+func TestSchema_isAppliedInTheSchemaOfTheSearchPath(t *testing.T) {
+	t.Parallel()
+	schemas := map[string]string{"idempotency": idempotency.Schema(), "inbox": inbox.Schema(), "outbox": outbox.Schema()}
+	for name, apply := range map[string]func(t *testing.T, url, name string){
+		"by goose": func(t *testing.T, url, name string) {
+			t.Helper()
+			db := stdlib.OpenDB(*connect(t, url).Config())
+			t.Cleanup(func() { _ = db.Close() })
+			files := fstest.MapFS{"00001_" + name + ".sql": {Data: []byte(schemas[name])}}
+			provider, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithTableName("shop_versions_"+name))
+			testdb.Must(t, err)
+			_, err = provider.Up(t.Context())
+			testdb.Must(t, err)
+		},
+		"by psql": func(t *testing.T, url, name string) {
+			t.Helper()
+			if _, err := exec.LookPath("psql"); err != nil {
+				t.Skip("not run: there is no psql")
+			}
+			url = strings.Replace(url, "&search_path=", "&options=-csearch_path%3D", 1)
+			out, err := exec.CommandContext(t.Context(), "psql", "-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-f", "../"+name+"/schema.sql", url).CombinedOutput()
+			if err != nil || len(out) > 0 {
+				t.Fatalf("psql: %v\n%s", err, out)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := testdb.Empty(t)
+			conn := connect(t, url)
+			testdb.Exec(t, conn, `create schema app`)
+			for of := range schemas {
+				apply(t, url+"&search_path=app", of)
+			}
+			const strays = `select relname::text from pg_class where relnamespace = 'public'::regnamespace`
+			if stray := testdb.All[string](t, conn, strays); len(stray) > 0 {
+				t.Errorf("outside the schema: %v", stray)
+			}
+			testdb.Exec(t, conn, `select from app.idempotency_keys, app.inbox, app.outbox`)
+		})
+	}
+}
+
+// TestSchema_guardsCompareBytes: the order of "C" is that of the bytes and never changes.
+// The database's default collation is libc's or ICU's, and changes with their version: then
+// a unique index searches in the wrong place and accepts a key a second time.
+func TestSchema_guardsCompareBytes(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	for _, found := range testdb.All[string](t, db, read(t, "collated.sql")) {
+		t.Errorf(`%s, want "C"`, found)
+	}
+	// The query finds a column, an expression and a predicate without a collation.
+	testdb.Exec(t, db.Pool(), `
+create table forgotten (a text, b varchar(9), c jsonb, d text, e text check (e <> ''), f text[], g uuid primary key, h text);
+create unique index forgotten_column on forgotten (a, b, f);
+create unique index forgotten_expression on forgotten ((c ->> 'x'));
+create index forgotten_predicate on forgotten (g) where d = 'x'`)
+	want := []string{
+		"column forgotten.a, in forgotten_column, has collation default",
+		"column forgotten.b, in forgotten_column, has collation default",
+		"column forgotten.d, in forgotten_predicate, has collation default",
+		"column forgotten.e, in forgotten_e_check, has collation default",
+		"column forgotten.f, in forgotten_column, has collation default",
+		"key 1 of index forgotten_column has collation default",
+		"key 1 of index forgotten_expression has collation default",
+		"key 2 of index forgotten_column has collation default",
+		"key 3 of index forgotten_column has collation default",
+	}
+	testrun.Same(t, "of the table that forgot it", want, testdb.All[string](t, db, read(t, "collated.sql")))
 }

@@ -111,15 +111,11 @@ func composeServer(t *testing.T) (server *local.Server, admin *pgx.Conn) {
 	return server, admin
 }
 
-// TestComposeLogins: the logins of docker-compose.yml suffice for what each program does, and
+// loginsSuffice: the logins of docker-compose.yml suffice for what each program does, and
 // the programs accept theirs. The api cannot take all connections of the server.
-func TestComposeLogins(t *testing.T) {
-	t.Parallel()
-	server, admin := composeServer(t)
-	for role, login := range map[postgres.Role]string{
-		postgres.RoleAPI:    "payonce_compose_api",
-		postgres.RoleWorker: "payonce_compose_worker", postgres.RoleConsole: "payonce_compose_console",
-	} {
+func loginsSuffice(t *testing.T, server *local.Server, admin *pgx.Conn) {
+	t.Helper()
+	for role, login := range map[postgres.Role]string{postgres.RoleAPI: "payonce_compose_api", postgres.RoleWorker: "payonce_compose_worker", postgres.RoleConsole: "payonce_compose_console"} {
 		o := postgres.Options{Role: role, RefusePrivileged: true, AllowPlaintext: true, AllowUnsafeDurability: true}
 		db, err := postgres.Open(t.Context(), user(t, server.URL("payonce"), login), o)
 		testdb.Must(t, err)
@@ -139,6 +135,7 @@ func TestComposeLogins(t *testing.T) {
 func TestHostileAPI_holdsUpOthersForABoundedTime(t *testing.T) {
 	t.Parallel()
 	server, admin := composeServer(t)
+	loginsSuffice(t, server, admin)
 	const api = "payonce_compose_api"
 	session := func(login, database string, statements ...string) *pgx.Conn {
 		conn := connect(t, user(t, server.URL(database), login))

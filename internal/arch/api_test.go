@@ -40,7 +40,6 @@ func TestAPI_isWrittenDown(t *testing.T) {
 			t.Errorf("%s differs (-file +package). Say in CHANGELOG.md what changes, and run\n\tgo test ./internal/arch -run API -update-api\n%s", file, diff)
 		}
 		report(t, checkNamed(name, named))
-		report(t, checkLeaves(name, p.Deps))
 	}
 }
 
@@ -117,17 +116,6 @@ func checkNamed(name string, named []string) (broken []string) {
 		theirs := slices.ContainsFunc(strings.Fields(apiModules), func(m string) bool { return under(at, m) })
 		if strings.Contains(host, ".") && !theirs && !has(public, local(at)) {
 			broken = append(broken, fmt.Sprintf("the exported API of %s must not name %s", name, local(at)))
-		}
-	}
-	return broken
-}
-
-// checkLeaves returns a sentence for each package of this module that a public package links
-// and that is neither public nor a leaf.
-func checkLeaves(name string, links []string) (broken []string) {
-	for _, at := range links {
-		if under(at, module) && !has(public+" "+leaves, local(at)) {
-			broken = append(broken, fmt.Sprintf("%s must not link %s: it is neither public nor a leaf that no signature names", name, local(at)))
 		}
 	}
 	return broken

@@ -1,7 +1,6 @@
 // Package arch holds tests of the repository as a whole and, for tests of other packages, Section, which
 // keeps the generated pages of docs/reference equal to what the code says. The tests fail when a package imports more of
-// this module than its rule allows, when a package imports an earlier one on the charge's path, when
-// a third party is imported outside the packages that are about it, when a program links what it
+// this module than its rule allows, when a third party is imported outside the packages that are about it, when a program links what it
 // must never hold, when the exported API changes, when a page names what there is not, when a promise
 // has no test, and when the image or docker-compose.yml lacks what it needs.
 //

@@ -1,13 +1,15 @@
 package arch_test
 
 import (
-	"fmt"
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -177,25 +179,141 @@ func TestDocs_goBlocksAreOfTheExamples(t *testing.T) {
 	}
 }
 
-// TestPatterns: docs/explanation/patterns.md has each item of the documents once, and each of their
-// defects, with a test; TestDocs_nameWhatExists finds it.
+// TestPatterns: docs/explanation/patterns.md has each of the 60 items of the documents, and each of
+// their 15 defects, with a test; TestDocs_nameWhatExists finds it.
 func TestPatterns(t *testing.T) {
 	t.Parallel()
-	var beginnings []string
 	isQuoted := func(quoted []string) bool { return isTest.MatchString(quoted[1]) }
-	item, page := regexp.MustCompile(`(?m)^(\d+\.|- \*\*D\d+\*\*).*$`), read(t, "docs/explanation/patterns.md")
-	for _, line := range item.FindAllStringSubmatch(page, -1) {
-		beginnings = append(beginnings, line[1])
-		if !slices.ContainsFunc(inQuotes.FindAllStringSubmatch(line[0], -1), isQuoted) {
-			t.Errorf("no test is in %s", line[0])
+	items := regexp.MustCompile(`(?m)^(?:\d+\.|- \*\*D\d+\*\*).*$`).FindAllString(read(t, "docs/explanation/patterns.md"), -1)
+	for _, line := range items {
+		if !slices.ContainsFunc(inQuotes.FindAllStringSubmatch(line, -1), isQuoted) {
+			t.Errorf("no test is in %s", line)
 		}
 	}
-	var want []string
-	for i := range 60 {
-		want = append(want, fmt.Sprintf("%d.", i+1))
+	if len(items) != 60+15 {
+		t.Errorf("there are %d items", len(items))
 	}
-	for i := range 15 {
-		want = append(want, fmt.Sprintf("- **D%d**", i+1))
+}
+
+const evening = "docs/explanation/one-evening.md"
+
+var (
+	stop     = regexp.MustCompile(`(?m)^\| \[([\w/.]+)\]\(\.\./\.\./([\w/.]+)\) \| ([\d,]+) \| .+\? \|$`)
+	breakage = regexp.MustCompile("(?s)\nBreak it, in `([^`]+)`: [^\n]+\n\n```diff\n(.*?)```\n\n    go test (\\./\\S+) -run '(\\w+)")
+)
+
+// TestEvening_isOfThisTree compares the page that walks through the code with the code: a file has
+// about as many lines as the page says, an edit removes lines that are there, and the test that it
+// breaks exists. That the test then fails was tried by hand.
+func TestEvening_isOfThisTree(t *testing.T) {
+	t.Parallel()
+	page := read(t, evening)
+	stops := stop.FindAllStringSubmatch(page, -1)
+	if rows := strings.Count(page, "\n| ["); rows != len(stops) || rows < 20 {
+		t.Errorf("%s has %d rows of files, %d of them with a count and a question", evening, rows, len(stops))
 	}
-	testrun.Same(t, "items", want, beginnings)
+	for _, s := range stops {
+		if lines := strings.Count(read(t, s[2]), "\n"); s[1] != s[2] || !about(s[3], lines) {
+			t.Errorf("%s: %s has %d lines, and links to %s", evening, s[0], lines, s[2])
+		}
+	}
+	breakages := breakage.FindAllStringSubmatch(page, -1)
+	if n := strings.Count(page, "\n## ") - 1; n != len(breakages) { // but for "Skip"
+		t.Errorf("%s has %d stops and %d things to break", evening, n, len(breakages))
+	}
+	for _, b := range breakages {
+		if gone := without(b[2]); !strings.Contains(read(t, b[1]), gone) || gone == "" {
+			t.Errorf("%s does not have the lines that %s removes:\n%s", b[1], evening, gone)
+		}
+		if !hasTest(strings.TrimPrefix(b[3], "./") + "." + b[4]) {
+			t.Errorf("%s breaks %s in %s: no such test", evening, b[4], b[3])
+		}
+	}
+}
+
+// without are the lines that a diff removes.
+func without(diff string) string {
+	var gone strings.Builder
+	for line := range strings.Lines(diff) {
+		if rest, found := strings.CutPrefix(line, "-"); found {
+			gone.WriteString(rest)
+		}
+	}
+	return gone.String()
+}
+
+// about reports whether a count, in tens, is within 15 percent of the lines.
+func about(count string, lines int) bool {
+	n, err := strconv.Atoi(strings.ReplaceAll(count, ",", ""))
+	return err == nil && n%10 == 0 && 100*max(n-lines, lines-n) <= 15*lines
+}
+
+const register = "docs/reference/promises.md"
+
+var (
+	promise        = regexp.MustCompile("^- `([a-z.-]+)`: .*`([^` ]+)`(?: \\*([^*]+)\\*)?\n$")
+	cited          = regexp.MustCompile("[Pp]romises? `([a-z.-]+)`")
+	providerChecks = regexp.MustCompile(`"(provider: [^"]+)"`)
+)
+
+// TestPromises: each promise has an id of its own, a home that exists, and a witness that the audit
+// has; each check of the audit is the witness of a promise; and each id that a page cites exists.
+func TestPromises(t *testing.T) {
+	t.Parallel()
+	tr, ids, witnesses := readTree(t), make(map[string]bool), make(map[string]bool)
+	checks := auditChecks(t)
+	for line := range strings.Lines(read(t, register)) {
+		match := promise.FindStringSubmatch(line)
+		if match == nil {
+			continue
+		}
+		id, home, witness := match[1], match[2], match[3]
+		if ids[id] {
+			t.Errorf("%s: two promises have this id", id)
+		}
+		ids[id], witnesses[witness] = true, true
+		if !withPackage.MatchString(home) || !hasTest(home) {
+			t.Errorf("%s: its home %s is no test", id, home)
+		}
+		if witness != "" && !slices.Contains(checks, witness) {
+			t.Errorf("%s: its witness %q is no check of the audit", id, witness)
+		}
+	}
+	if len(ids) == 0 {
+		t.Error("there is no promise")
+	}
+	for _, check := range checks {
+		if !witnesses[check] {
+			t.Errorf("the check %q is the witness of no promise", check)
+		}
+	}
+	for _, page := range tr.pages() {
+		for _, match := range cited.FindAllStringSubmatch(tr[page], -1) {
+			if !ids[match[1]] {
+				t.Errorf("%s cites the promise %s, which there is not", page, match[1])
+			}
+		}
+	}
+}
+
+// auditChecks are the names of all checks: those that an audit of an empty database makes, and
+// those that compare the ledger with the provider.
+func auditChecks(t *testing.T) (names []string) {
+	t.Helper()
+	report, err := audit.Run(t.Context(), testdb.Open(t))
+	must(t, err)
+	for _, check := range report.Checks {
+		names = append(names, check.Name)
+	}
+	for at, text := range readTree(t) {
+		if path.Dir(at) != "internal/audit" || strings.HasSuffix(at, "_test.go") {
+			continue
+		}
+		for _, match := range providerChecks.FindAllStringSubmatch(text, -1) {
+			if !strings.HasSuffix(match[1], ", not judged") {
+				names = append(names, match[1])
+			}
+		}
+	}
+	return names
 }

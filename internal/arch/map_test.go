@@ -27,8 +27,6 @@ const (
 	public = "groupcommit idempotency inbox outbox"
 	// apiModules are the third parties of that API.
 	apiModules = "github.com/jackc/pgx/v5 github.com/ThreeDotsLabs/watermill"
-	// leaves are packages that public packages link and never show.
-	leaves = "internal/loop"
 )
 
 var rules = []rule{
@@ -132,31 +130,6 @@ var rules = []rule{
 		"e2e/browser", "internal/robustness/harness",
 		"black-box tests, as e2e, of the console's pages",
 	},
-}
-
-// chargePath are the packages through which a charge goes, in order. A package links none
-// of those before it, not even through others: a charge is never called back to where it
-// has been. except lists the exceptions.
-//
-//	client ─▶ httpapi ─▶ intake ─▶ idempotency ─┐
-//	                      (commit)               ▼
-//	             outbox ─▶ inbox ─▶ fulfillment ─▶ stripe, webhook ─▶ external services
-//
-// intake and fulfillment write through ledger, which asks domain.
-var chargePath = []struct{ path, except, why string }{
-	{path: "internal/httpapi", why: "reads the request"},
-	{path: "intake", why: "decides on it, and commits the decision"},
-	{path: "idempotency", why: "stores the response under the request's key in the same commit"},
-	{path: "outbox", why: "delivers the message of the commit"},
-	{path: "inbox", why: "stores it once, and calls its handler until it succeeds"},
-	{
-		path: "fulfillment", except: "inbox outbox",
-		why: "carries out the steps; the commit of a step ends its delivery and sends the next message",
-	},
-	{path: "internal/stripe", why: "calls the provider"},
-	{path: "internal/webhook", why: "calls the merchant"},
-	{path: "ledger", why: "stores the events of each commit, whichever package makes it"},
-	{path: "domain", why: "decides, and calls nothing"},
 }
 
 // A thirdParty is a module that only some packages import. Tests are no exception.

@@ -1,6 +1,7 @@
 package arch_test
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moby/patternmatcher"
+	"github.com/moby/patternmatcher/ignorefile"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -24,7 +27,6 @@ type service struct {
 	Privileged  bool
 	Environment map[string]string
 	Command     []string
-	Volumes     []string
 }
 
 const ourImage = "payonce:compose"
@@ -39,65 +41,53 @@ func readServices(t *testing.T) map[string]service {
 	return compose.Services
 }
 
+// TestCompose_containersAreConfined also looks that a variable that is given to a program of ours is
+// a setting of that program.
 func TestCompose_containersAreConfined(t *testing.T) {
 	t.Parallel()
-	services := readServices(t)
 	// The image's own user is the last that the Dockerfile names.
 	users := regexp.MustCompile(`(?m)^USER (\S+)$`).FindAllStringSubmatch(read(t, "Dockerfile"), -1)
 	if len(users) == 0 {
 		t.Fatal("the Dockerfile names no user")
 	}
-	for name, s := range services {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			user := s.User
-			if s.Image == ourImage && user == "" {
-				user = users[len(users)-1][1]
-			}
-			if user == "" || user == "root" || strings.HasPrefix(user, "0") {
-				t.Errorf("its user is %q", user)
-			}
-			if !s.ReadOnly && len(s.Configs) == 0 || s.Privileged {
-				t.Error("its files can be written")
-			}
-			if strings.Join(s.CapDrop, "") != "ALL" {
-				t.Errorf("it drops the capabilities %q, want ALL", s.CapDrop)
-			}
-			if strings.Join(s.SecurityOpt, "") != "no-new-privileges:true" {
-				t.Errorf("its security options are %q", s.SecurityOpt)
-			}
-			limit := mebibytes(t, s.MemLimit)
-			if s.Image == ourImage && mebibytes(t, s.Environment["GOMEMLIMIT"]) >= limit {
-				t.Errorf("GOMEMLIMIT=%s is not below its limit, %s", s.Environment["GOMEMLIMIT"], s.MemLimit)
-			}
-		})
-	}
-}
-
-// TestCompose_setsSettingsOfItsPrograms: a variable that is given to a program of ours is a
-// setting of that program.
-func TestCompose_setsSettingsOfItsPrograms(t *testing.T) {
-	t.Parallel()
-	sections := strings.Split(read(t, "docs/reference/settings.md"), "\n## ")[1:]
 	programs := make(map[string]bool)
 	for name, s := range readServices(t) {
-		if s.Image != ourImage {
-			continue
-		}
-		program := s.Command[0]
-		programs[program] = true
-		for variable := range s.Environment {
-			if variable != "GOMEMLIMIT" && !slices.ContainsFunc(sections, func(section string) bool {
-				title, rows, _ := strings.Cut(section, "\n")
-				return strings.Contains(title, program) && strings.Contains(rows, "\n| `"+variable+"` |")
-			}) {
-				t.Errorf("%s sets %s, which is no setting of %s", name, variable, program)
+		user, limit := s.User, mebibytes(t, s.MemLimit)
+		if s.Image == ourImage {
+			programs[s.Command[0]] = true
+			user = cmp.Or(user, users[len(users)-1][1])
+			for variable := range s.Environment {
+				if variable != "GOMEMLIMIT" && !isSetting(t, s.Command[0], variable) {
+					t.Errorf("%s sets %s, which is no setting of %s", name, variable, s.Command[0])
+				}
 			}
+			if mebibytes(t, s.Environment["GOMEMLIMIT"]) >= limit {
+				t.Errorf("%s: GOMEMLIMIT=%s is not below its limit, %s", name, s.Environment["GOMEMLIMIT"], s.MemLimit)
+			}
+		}
+		if user == "" || user == "root" || strings.HasPrefix(user, "0") {
+			t.Errorf("%s: its user is %q", name, user)
+		}
+		if !s.ReadOnly && len(s.Configs) == 0 || s.Privileged {
+			t.Errorf("%s: its files can be written", name)
+		}
+		if strings.Join(s.CapDrop, "") != "ALL" || strings.Join(s.SecurityOpt, "") != "no-new-privileges:true" {
+			t.Errorf("%s drops the capabilities %q, and its security options are %q", name, s.CapDrop, s.SecurityOpt)
 		}
 	}
 	if len(programs) != 4 {
 		t.Errorf("it runs %v", programs)
 	}
+}
+
+// isSetting reports whether the page of the settings has a variable in a section of a program.
+func isSetting(t *testing.T, program, variable string) bool {
+	t.Helper()
+	sections := strings.Split(read(t, "docs/reference/settings.md"), "\n## ")[1:]
+	return slices.ContainsFunc(sections, func(section string) bool {
+		title, rows, _ := strings.Cut(section, "\n")
+		return strings.Contains(title, program) && strings.Contains(rows, "\n| `"+variable+"` |")
+	})
 }
 
 // mebibytes reads an amount of memory.
@@ -154,5 +144,37 @@ func TestSupply_imagesAndActionsArePinned(t *testing.T) {
 	planted := "FROM golang:latest\n  image: redis\n  image: postgres:17\n  image: redis:7.2.1\n- uses: actions/cache@v4\n"
 	if found, all := unpinned(planted); len(found) != 4 || all != 5 {
 		t.Errorf("of 4 planted in 5 it found %q in %d", found, all)
+	}
+}
+
+// TestImage_context: Docker leaves out no file that the programs are built from, and lets no test and
+// no hidden file through.
+func TestImage_context(t *testing.T) {
+	t.Parallel()
+	patterns, err := ignorefile.ReadAll(strings.NewReader(read(t, ".dockerignore")))
+	must(t, err)
+	matcher, err := patternmatcher.New(patterns)
+	must(t, err)
+	wanted := map[string]bool{
+		"go.mod": true, "go.sum": true, "internal/console/assets/new.woff2": true,
+
+		"cmd/api/main_test.go": false, "migrations/testdata/rows.sql": false, "docs/images/flow.webp": false, "e2e/docs.go": false,
+		"dist/payonce.tar.gz": false, "payonce": false, ".env": false, ".git/config": false, "cmd/worker/.env": false,
+		"internal/stripe/.cache/key": false, "docs/reference/.settings.md.swp": false,
+	}
+	for _, p := range list(t, "-deps", "./cmd/api", "./cmd/worker", "./cmd/sandbox", "./cmd/payonce") {
+		for _, file := range slices.Concat(p.GoFiles, p.EmbedFiles) {
+			if under(p.ImportPath, module) {
+				wanted[local(p.ImportPath)+"/"+file] = true
+			}
+		}
+	}
+	for path, want := range wanted {
+		if out, err := matcher.MatchesOrParentMatches(path); err != nil || out == want {
+			t.Errorf("%s is in the context: %v (%v), want %v", path, !out, err, want)
+		}
+	}
+	if len(wanted) < 200 {
+		t.Errorf("the programs are built from %d files", len(wanted))
 	}
 }

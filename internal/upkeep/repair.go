@@ -85,7 +85,7 @@ select ledger_epoch()`
 // Nothing may have been written since the restore: the programs refuse to start before the repair.
 //
 // If we die here: nothing was changed.
-// Tests: TestRepairKilled, TestRestore_intoAnotherServer_losesNothing in e2e.
+// Tests: TestRepairKilled, TestRestore_ofAnOlderDump_capturesNothingTwice in e2e.
 func Repair(ctx context.Context, db *postgres.DB) (epoch int64, err error) {
 	err = pgx.BeginFunc(ctx, db.Pool(), func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, nextEpoch, pgx.QueryExecModeSimpleProtocol); err != nil {

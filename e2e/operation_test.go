@@ -1,0 +1,356 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/robustness/harness"
+	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/migrations/version"
+)
+
+func isConfirm(c *failpoint.Call) bool { return strings.HasSuffix(c.Request.URL.Path, "/confirm") }
+
+// TestWorker_killedAfterCapture_chargesOnce kills the worker when the provider has
+// captured the payment and the worker has not read the answer. It is the one test
+// that starts programs with -short; TestWalk kills at every other round trip.
+func TestWorker_killedAfterCapture_chargesOnce(t *testing.T) {
+	t.Parallel()
+	var d *deployment
+	var confirms atomic.Int32
+	killed := make(chan error, 1)
+	d = deploy(t, setup{apis: 1, workers: 2, gate: func(c *failpoint.Call) failpoint.Fault {
+		if isConfirm(c) && c.Side == failpoint.After && confirms.Add(1) == 1 {
+			killed <- d.Workers[0].Kill()
+			return failpoint.Cut
+		}
+		return failpoint.None
+	}})
+	stop(t, d.Workers[1])
+	id := d.send(t, newOrder(visa)).ID
+	must(t, testrun.Receive(t, "the worker confirms the payment", killed))
+	restart(t, d.Workers[1])
+	d.mustSucceed(t, id)
+	if n := confirms.Load(); n != 1 { // the second worker reads the payment's state
+		t.Errorf("the payment was confirmed %d times", n)
+	}
+	mustRead(t, d, true, `select status = 'done' and attempts >= 2 and fence >= 2 and done_fence = fence
+  from inbox where ordering_key = $1 and receiver = 'fulfillment'`, id)
+}
+
+// TestWorker_SIGTERM_releasesItsMessages stops a worker while the provider does not
+// answer it. Where the machine is so slow that the call ends before the worker's time to
+// drain, another worker is stopped.
+func TestWorker_SIGTERM_releasesItsMessages(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	hanging := make(chan struct{})
+	var answers atomic.Bool
+	d := deploy(t, setup{apis: 1, workers: 1, workerEnv: longLease(), gate: func(c *failpoint.Call) failpoint.Fault {
+		if answers.Load() || !isConfirm(c) {
+			return failpoint.None
+		}
+		select {
+		case hanging <- struct{}{}:
+			<-t.Context().Done()
+		case <-t.Context().Done():
+		}
+		return failpoint.Cut
+	}})
+	id := d.send(t, newOrder(visa)).ID
+	const timeOuts = 3
+	for waits := range timeOuts {
+		testrun.Receive(t, "the worker confirms the payment", hanging)
+		stop(t, d.Workers[0])
+		if row[int](t, d, `select waits from inbox where ordering_key = $1`, id) == waits {
+			break
+		}
+		restart(t, d.Workers[0])
+	}
+	mustRead(t, d, "pending 0 t", `select concat_ws(' ', status, attempts, due_at <= clock_timestamp()) from inbox where ordering_key = $1`, id)
+	answers.Store(true)
+	restart(t, d.Workers[0])
+	d.mustSucceed(t, id)
+}
+
+// TestIdle_workersCostTheDatabaseLittle: an idle worker polls, and no worker leads.
+func TestIdle_workersCostTheDatabaseLittle(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	const workers = 10
+	d := deploy(t, setup{workers: workers, workerEnv: map[string]string{"LEASE": "3s"}})
+	const measured = 20 * time.Second
+	<-time.After(measured / 2) // each has looked at everything once
+	const transactions = `select xact_commit + xact_rollback from pg_stat_database where datname = current_database()`
+	before := row[int64](t, d, transactions)
+	<-time.After(measured)
+	each := float64(row[int64](t, d, transactions)-before) / measured.Seconds() / workers
+	t.Logf("%d idle workers: %.1f transactions a second each", workers, each)
+	if each > 5 {
+		t.Errorf("an idle worker runs %.1f transactions a second", each)
+	}
+}
+
+// TestUpgrade_oldAndNewProgramsWorkSideBySide rolls a version out that has one more migration,
+// under traffic: the old programs go on with the new schema, then both work on it, a worker of
+// each version is killed, and the old ones stop.
+func TestUpgrade_oldAndNewProgramsWorkSideBySide(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	d := deploy(t, setup{apis: 1, workers: 1})
+	next := nextVersion(t)
+
+	if _, err := d.Start(bounded(t), "too-early", next.Worker, d.workerSettings(0)); err == nil {
+		t.Fatal("a new worker starts on the old schema")
+	}
+	f := d.flowing(t, 60, 8, visa)
+	f.awaitAnswered(t, 10)
+	old := d.Binaries
+	d.Binaries = next
+	d.payonce(t, "migrate")
+	d.Binaries = old
+	f.finish(t, d) // by the old programs
+
+	apis, err := d.StartAll(bounded(t), "new-api", next.API, 1, func(int) map[string]string {
+		env := d.APIEnv()
+		d.server.unprivileged(env, "api")
+		return env
+	})
+	must(t, err)
+	workers, err := d.StartAll(bounded(t), "new-worker", next.Worker, 1, d.workerSettings)
+	must(t, err)
+	oldAPI, oldWorker := d.APIs[0], d.Workers[0]
+	d.APIs, d.Workers = append(d.APIs, apis...), append(d.Workers, workers...)
+	d.client.apis = append(d.client.apis, apis[0].URL())
+	f = d.flowing(t, 120, 8, visa)
+	f.awaitAnswered(t, 40)
+	kill(t, oldWorker)
+	restart(t, oldWorker)
+	f.awaitAnswered(t, 80)
+	kill(t, workers[0])
+	restart(t, workers[0])
+	f.finish(t, d)
+
+	stop(t, oldAPI, oldWorker)
+	d.APIs, d.Workers, d.client.apis = apis, workers, []string{apis[0].URL()}
+	d.flowing(t, 20, 4, visa).finish(t, d)
+}
+
+// nextVersion builds programs that need one more migration than this version.
+func nextVersion(t *testing.T) harness.Binaries {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
+	defer cancel()
+	last := fmt.Sprintf(`{%d, "service", service},`, version.Latest)
+	added := fmt.Sprintf(` {%d, "next", "alter table account_balances add column note text; create index account_balances_note on account_balances (note)"},`, version.Latest+1)
+	next, err := harness.Build(ctx, t.TempDir(), "-overlay="+overlay(t, []edit{
+		{"migrations/version/version.go", fmt.Sprint("const Latest = ", version.Latest), fmt.Sprint("const Latest = ", version.Latest+1)},
+		{"migrations/migrations.go", last, last + added},
+	}))
+	must(t, err)
+	return next
+}
+
+const (
+	nothingKept = `
+select not exists (select from outbox)
+   and not exists (select from inbox where type not like 'stripe.%')
+   and not exists (select from idempotency_keys where body is not null)`
+
+	// How many events of each type there are.
+	ledger = `select json_object_agg(type, n order by type)::text from (select type, count(*) as n from ledger_events group by type) as counted`
+)
+
+// TestRetention_redeliveryAfterExpiry_changesNothing removes what has expired while charges flow, and
+// then delivers all of it again. The invariants are checked at the end: the merchant was notified once.
+func TestRetention_redeliveryAfterExpiry_changesNothing(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	d := deploy(t, setup{
+		apis: 2, workers: 2, providerEvents: true,
+		apiEnv:    map[string]string{"IDEMPOTENCY_RETENTION": "2s"},
+		workerEnv: map[string]string{"INBOX_RETENTION": "2s"},
+	})
+	// What leaves the outbox is copied here, as a backup would have it.
+	d.exec(t, `
+create table backup as select topic, message_id, payload, metadata from outbox;
+create function copy() returns trigger language plpgsql security definer as $$
+begin
+  insert into backup values (old.topic, old.message_id, old.payload, old.metadata);
+  return null;
+end $$;
+create trigger copy after delete on outbox for each row execute function copy()`)
+
+	n := 32
+	f := d.flowing(t, n, 4, visa, cardDeclined)
+	f.awaitAnswered(t, n/2)
+	kill(t, d.Workers[0])
+	restart(t, d.Workers[0])
+	f.all.Wait()
+	d.drain(t)
+	testrun.Row(t, d.tables, nothingKept)
+	const copied = `select count(*) from backup`
+	if got := row[int](t, d, copied); got < 2*n {
+		t.Errorf("%d messages have gone through the outbox, want at least %d", got, 2*n)
+	}
+
+	if got := d.insist(t, f.requests[0]); got.Status != http.StatusGone || !strings.Contains(string(got.Body), "/problems/idempotency-key-expired") {
+		t.Errorf("a key that has expired is answered %d %s", got.Status, got.Body)
+	}
+
+	before := row[string](t, d, ledger)
+	d.exec(t, `insert into outbox (topic, message_id, payload, metadata) select topic, message_id, payload, metadata from backup`)
+	testrun.True(t, "all messages were received again and are gone", func() bool {
+		return row[int](t, d, copied) >= 4*n && row[bool](t, d, nothingKept)
+	})
+	mustRead(t, d, before, ledger)
+
+	// The provider's events too, long after the inbox has forgotten them.
+	const forgotten = `select not exists (select from inbox)`
+	testrun.Row(t, d.tables, forgotten)
+	const received = `select last_value from inbox_id_seq`
+	from := row[int64](t, d, received)
+	_, err := d.sandbox().RepeatWebhooks(bounded(t), 2)
+	must(t, err)
+	testrun.True(t, "the provider's events were redelivered and are done", func() bool {
+		return row[int64](t, d, received) >= from+int64(n) && row[bool](t, d, forgotten)
+	})
+	mustRead(t, d, before, ledger)
+}
+
+// TestRestore_ofAnOlderDump_capturesNothingTwice restores a dump that is older than
+// what the provider has done since into another server, which has had fewer transactions. The
+// programs refuse to start until `payonce outbox repair` ran. A payment that was made since is found
+// by its charge, if the dump has that, and is not made again. Of a payment whose charge is
+// gone only the provider knows, and the audit says so before anything is started. A client that
+// sends its key again gets that payment. Where the provider has forgotten its own key the money is
+// taken twice, and the audit names the first capture until an operator refunds it at the provider.
+func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	if _, err := exec.LookPath("pg_dump"); err != nil {
+		t.Skip("not run: there is no pg_dump")
+	}
+	_, target := ownServer(t, local.Options{Fsync: true})
+	moved := target.database(t, "restored")
+	d := deploy(t, setup{apis: 1, workers: 1})
+	const ahead = `do $$ begin for i in 1..20000 loop perform pg_current_xact_id(); commit; end loop; end $$`
+	d.server.execute(t, ahead)
+	before := d.paid(t)
+	d.mustRefund(t, d.refund(t, before.ID, 100))
+	d.setFaults(t, harness.Faults{DropBefore: 1})
+	open := d.send(t, newOrder(visa))
+	d.waitMore(t)
+	file := filepath.Join(t.TempDir(), "dump")
+	tool(t, "pg_dump", "--format=custom", "--file="+file, d.Service)
+	d.setFaults(t, harness.Faults{})
+	d.mustSucceed(t, open.ID)
+	given := d.refund(t, before.ID, 400)
+	d.mustRefund(t, given)
+	lost := map[string]request{} // by the references of their charges
+	for range 2 {
+		r := request{key: "key-" + unique(), body: newOrder(visa).body(t)}
+		id := acceptedCharge(t, d.insist(t, r)).ID
+		d.mustSucceed(t, id)
+		lost[row[string](t, d, `select data ->> 'reference' from ledger_events where version = 1 and stream_id = $1`, id)] = r
+	}
+	kill(t, d.services()...)
+
+	tool(t, "pg_restore", "--exit-on-error", "--no-owner", "--dbname="+moved, file)
+	d.repairIn(t, moved)
+	d.auditNames(t, append(slices.Collect(maps.Keys(lost)), open.ID, given.ID))
+
+	d.startAPIs(t)
+	d.startWorkers(t)
+	d.mustSucceed(t, open.ID)
+	d.paid(t)
+	want, kept, twice := map[string]int{before.ID: 1, open.ID: 1}, "", ""
+	for _, again := range lost {
+		d.setFaults(t, harness.Faults{ForgetKeysAfter: kept})
+		twice = acceptedCharge(t, d.insist(t, again)).ID
+		d.mustSucceed(t, twice)
+		want[twice], kept = 1, "0s"
+	}
+	want[twice] = 2
+	known := row[string](t, d, `select data ->> 'payment_intent' from ledger_events where type = 'payment.started.v1' and stream_id = $1`, twice)
+	captures, first := map[string]int{}, harness.Money{}
+	for _, c := range d.records(t).Captures {
+		if want[c.Reference] > 0 {
+			captures[c.Reference]++
+		}
+		if c.Reference == twice && c.PaymentIntent != known {
+			first = c
+		}
+	}
+	testrun.Same(t, "captures of each charge", want, captures)
+	d.auditNames(t, []string{first.PaymentIntent + " took"}, "--repair")
+	must(t, d.sandbox().Refund(bounded(t), first.PaymentIntent, first.Amount))
+	d.mustRefund(t, given) // which the dump lacks
+	d.drain(t)
+	d.payonce(t, "audit", "--quiet")
+	d.payonce(t, "rebuild") // a recount finds no balance to differ
+	d.client = nil          // its first charges of the keys are lost: the invariants do not hold
+}
+
+// repairIn makes another database that of the service, which no program uses before the repair.
+func (d *deployment) repairIn(t *testing.T, url string) {
+	t.Helper()
+	d.Service = url
+	d.tables.Close()
+	var err error
+	d.tables, err = pgxpool.New(t.Context(), url)
+	must(t, err)
+	mustRead(t, d, true, `select max(txid::text::bigint) >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint from ledger_events`)
+	for name, program := range map[string]harness.Program{
+		"api":    {Name: "api-restored", Path: d.API, Env: d.APIEnv(), Log: d.Log},
+		"worker": {Name: "worker-restored", Path: d.Worker, Env: d.workerSettings(0), Log: d.Log},
+	} {
+		if _, err := harness.Start(bounded(t), program); err == nil || !strings.Contains(err.Error(), "payonce outbox repair") {
+			t.Errorf("the %s starts on what was restored: %v", name, err)
+		}
+	}
+	d.payonce(t, "outbox", "repair")
+	if out, err := d.Run(bounded(t), "outbox", "repair"); err == nil {
+		t.Errorf("a second repair: %s", out)
+	}
+}
+
+// auditNames wants the audit to end with an error, and to name each of the texts.
+func (d *deployment) auditNames(t *testing.T, texts []string, flags ...string) {
+	t.Helper()
+	out, err := d.Run(bounded(t), append([]string{"audit", "--quiet"}, flags...)...)
+	for _, text := range texts {
+		if !strings.Contains(string(out), text) || err == nil {
+			t.Errorf("the audit does not name %s: %v\n%s", text, err, out)
+		}
+	}
+}
+
+func tool(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", name, err, out)
+	}
+}
+
+// waitMore waits until all that waits has been tried again.
+func (d *deployment) waitMore(t *testing.T) {
+	t.Helper()
+	const tried = `select coalesce(min(waits), 0) from inbox where type = 'charge.requested.v1' and status <> 'done'`
+	var before int
+	testrun.True(t, "all of them wait", func() bool { before = row[int](t, d, tried); return before > 0 })
+	testrun.True(t, "they are tried again", func() bool { return row[int](t, d, tried) > before })
+}

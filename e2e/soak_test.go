@@ -1,0 +1,332 @@
+package e2e_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/robustness/harness"
+	"github.com/payonce/payonce/internal/testrun"
+)
+
+var soak = flag.Bool("soak", false, "TestSoak in its long form, which takes minutes")
+
+// TestSoak does for long what other tests do once, while something is broken all
+// the time. Without -soak each of them is short, with -short none is run. In the
+// long form give it time, one at a time:
+//
+//	go test ./e2e -run 'TestSoak/a_key' -soak -timeout 1h -v
+func TestSoak(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]func(*testing.T){
+		"a key has one answer, whatever is killed":                  soakSameKey,
+		"what was acknowledged survives every stop of the database": soakDatabase,
+		"duplicated and reordered messages leave the same ledger":   soakDelivery,
+		"memory stays flat over messages and requests":              soakMemory,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			startsPrograms(t)
+			test(t)
+		})
+	}
+}
+
+// soaked is how much of something there is: the first number in the long form.
+func soaked(t *testing.T, what string, long, short int) int {
+	t.Helper()
+	if *soak {
+		return long
+	}
+	t.Logf("not run: the long form, with %d %s instead of %d (-soak)", long, what, short)
+	return short
+}
+
+// none says what zero violations in n trials show: with 95% confidence there are
+// fewer than 3 in n (the rule of three).
+func none(n int, of string) string {
+	return fmt.Sprintf("0 violations in %d %s, a bound of 3/n = %.1e", n, of, 3/float64(n))
+}
+
+// soakDatabase stops the server again and again while charges flow: at once,
+// without a checkpoint, and by SIGKILL of its first process. What was acknowledged
+// is requested once more at the end; the invariants require it once.
+func soakDatabase(t *testing.T) {
+	t.Helper()
+	server, on := ownServer(t, local.Options{Fsync: true})
+	n, stops := soaked(t, "charges", 10_000, 60), soaked(t, "stops", 60, 2)
+	d := deploy(t, setup{apis: 2, workers: 2, on: on})
+	mustRead(t, d, "on on on", `select concat_ws(' ', current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'))`)
+	f := d.flowing(t, n, 16, visa, cardDeclined, visa)
+	for i := range stops {
+		f.awaitAnswered(t, (i+1)*n/(stops+1))
+		how := "immediate shutdown"
+		if i%2 == 1 {
+			how = "SIGKILL"
+			must(t, syscall.Kill(row[int](t, d, `select split_part(pg_read_file('postmaster.pid'), E'\n', 1)::int`), syscall.SIGKILL))
+		}
+		if err := server.Restart(t.Context()); err != nil {
+			t.Fatalf("%s: %v", how, err)
+		}
+		for _, api := range d.APIs { // each accepts again
+			acceptedCharge(t, d.insist(t, request{key: "key-" + unique(), body: newOrder(visa).body(t), to: at(api.URL())}))
+		}
+	}
+	f.finish(t, d)
+	d.drain(t)
+	accepted := n + stops*len(d.APIs)
+	mustRead(t, d, fmt.Sprint(accepted, accepted), `
+select concat_ws(' ', count(*), count(distinct data ->> 'order_id')) from ledger_events where type = 'charge.requested.v1'`)
+	retries := d.client.retries.Load()
+	if retries == 0 {
+		t.Error("the stops left no request without an answer: they showed nothing")
+	}
+	t.Logf("%d charges, %d stops (every other one a SIGKILL), %d sendings without a definitive answer", accepted, stops, retries)
+	if !t.Failed() {
+		t.Logf("none lost, none doubled: %s; %s", none(accepted, "charges"), none(stops, "stops"))
+	}
+}
+
+const (
+	// heapSlack is how much the least heap of the second half may exceed that of the first, in
+	// KiB. In the short form a leak of 1 KiB a message comes to about as much.
+	heapSlack = 1024
+	// known is how many messages are repeated.
+	known = 40
+	// collectAt is by how many percent the heap of a program grows until it is collected.
+	collectAt = 10
+)
+
+// soakMemory has a worker receive a few messages many times, and an api answer as many requests as
+// it can meanwhile. What they hold must not grow with that.
+func soakMemory(t *testing.T) {
+	t.Helper()
+	n := soaked(t, "messages", 1_000_000, 4_000)
+	often := map[string]string{"GOGC": strconv.Itoa(collectAt)}
+	d := deploy(t, setup{apis: 1, workers: 1, apiEnv: often, workerEnv: often})
+	f := d.flowing(t, known, 8, visa, cardDeclined)
+	f.finish(t, d)
+	d.drain(t)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var answered atomic.Int64
+	var clients sync.WaitGroup
+	for i := range 2 {
+		clients.Go(func() { d.replays(ctx, t, f.requests[i:], &answered) })
+	}
+	heaps := map[*harness.Process]*[2][]int64{d.Workers[0]: {}, d.APIs[0]: {}} // after collections, in each half
+	// A program that was just started is not yet as large as its work makes it.
+	chunk := max(n/100, 400)
+	for sent := 0; sent < n+n/10; sent += chunk {
+		d.repeats(t, chunk)
+		for p, halves := range heaps {
+			if sent >= n/10 {
+				half := min(1, 2*(sent-n/10)/n)
+				halves[half] = append(halves[half], liveHeap(t, p))
+			}
+		}
+	}
+	cancel()
+	clients.Wait()
+	if answered.Load() == 0 {
+		t.Error("the api answered nothing: this showed nothing about it")
+	}
+	for p, halves := range heaps {
+		first, second := slices.Min(halves[0]), slices.Min(halves[1])
+		if second > first+heapSlack {
+			t.Errorf("the heap of %s grew from %d KiB to %d, with a slack of %d", p.Name(), first, second, heapSlack)
+		}
+		t.Logf("the heap of %s held %d KiB at least in the first half and %d in the second", p.Name(), first, second)
+	}
+	t.Logf("%d messages after %d that were not measured, %d of them received again; %d requests answered",
+		n, n/10, row[int64](t, d, `select coalesce(sum(duplicates), 0)::bigint from inbox`), answered.Load())
+}
+
+// liveHeap is how much a program's heap held after its last collection, in KiB. The size at
+// which the next collection begins says so.
+func liveHeap(t *testing.T, p *harness.Process) (kib int64) {
+	t.Helper()
+	_, value, _ := strings.Cut(string(fetch(t, p, "/metrics").Body), "\ngo_memstats_next_gc_bytes ")
+	var size float64
+	if _, err := fmt.Sscan(value, &size); err != nil || size == 0 {
+		t.Fatalf("%s does not say how large its heap is: %v", p.Name(), err)
+	}
+	return int64(size*100/(100+collectAt)) >> 10
+}
+
+// replays sends charges again that were accepted, and reads them.
+func (d *deployment) replays(ctx context.Context, t *testing.T, charges []request, answered *atomic.Int64) {
+	t.Helper()
+	for ctx.Err() == nil {
+		r := charges[int(answered.Load())%len(charges)]
+		header := http.Header{"Idempotency-Key": {r.key}} // past the client's notes, which would grow
+		got, err := d.client.do(ctx, request{body: r.body, header: header})
+		if err == nil && got.Status == http.StatusAccepted {
+			got, err = d.client.do(ctx, request{method: http.MethodGet, path: got.Header.Get("Location")})
+		}
+		switch {
+		case err != nil: // a connection that was idle may be closed under a request
+		case got.Status >= http.StatusBadRequest:
+			t.Errorf("answered %d %s", got.Status, got.Body)
+			return
+		default:
+			answered.Add(2)
+		}
+	}
+}
+
+// repeats puts messages that are known into the outbox, waits until they were received and takes
+// them out again.
+func (d *deployment) repeats(t *testing.T, n int) {
+	t.Helper()
+	const plant = `
+insert into outbox
+       (topic, message_id, payload, metadata)
+select 'charges', message_id, payload, metadata || '{"repeated": "yes"}'
+  from inbox,
+       generate_series(1, $1::int)
+ where receiver = 'fulfillment'`
+	d.exec(t, plant, n/known)
+	testrun.Row(t, d.tables, `select not exists (select from outbox)`)
+}
+
+const paidStory = "charge.requested, inventory.reserved, payment.started, payment.captured, charge.succeeded, merchant.notified"
+
+// deliveryWays are orders with what the merchant does with them, and what is recorded of each. None
+// depends on how fast anything is.
+var deliveryWays = []struct {
+	method string
+	items  []item
+	cancel bool // at once, before a worker has received the order
+	refund bool
+	story  string
+}{
+	{method: visa, story: paidStory},
+	{method: visa, story: paidStory},
+	{method: cardDeclined, story: "charge.requested, inventory.reserved, payment.started, payment.declined, inventory.released, charge.failed, merchant.notified"},
+	{method: visa, cancel: true, story: "charge.requested, charge.cancel_requested, charge.failed, merchant.notified"},
+	{method: visa, items: []item{{"tshirt", 1_000_000}}, story: "charge.requested, inventory.rejected, charge.failed, merchant.notified"},
+	{method: visa, refund: true, story: paidStory + ", refund.requested, refund.succeeded, merchant.notified"},
+	{method: visa, refund: true, story: paidStory + ", refund.requested, refund.succeeded, merchant.notified"},
+	{method: refusedRefund, refund: true, story: paidStory + ", refund.requested, refund.failed, merchant.notified"},
+}
+
+// soakDelivery delivers every message one to five times, and in any order. What is recorded of each
+// order is what one delivery of each message in its order leaves.
+func soakDelivery(t *testing.T) {
+	t.Helper()
+	n := soaked(t, "orders", 2_000, 16)
+	d := deploy(t, setup{apis: 1, workers: 2})
+	lock, err := d.tables.Acquire(t.Context())
+	must(t, err)
+	defer lock.Release()
+	p := &post{d: d, lock: lock, random: testrun.Rand(t)}
+	p.hold(t)
+	charges := make([]string, n)
+	refunds := 0
+	for i := range charges {
+		way := deliveryWays[i%len(deliveryWays)]
+		charges[i] = d.send(t, newOrder(way.method, way.items...)).ID
+		if way.cancel {
+			acceptedCharge(t, d.insist(t, request{path: "/v1/charges/" + charges[i] + "/cancel", key: "key-" + unique()}))
+		}
+	}
+	p.rounds(t, n)
+	for i, id := range charges {
+		if deliveryWays[i%len(deliveryWays)].refund {
+			d.refund(t, id, 400)
+			refunds++
+		}
+	}
+	p.rounds(t, n+refunds)
+	_, err = lock.Exec(t.Context(), `commit`)
+	must(t, err)
+	for i, id := range charges {
+		testrun.Same(t, id, deliveryWays[i%len(deliveryWays)].story, strings.Join(d.story(t, id), ", "))
+	}
+	if p.deliveries <= p.messages || p.inversions == 0 {
+		t.Errorf("%d deliveries of %d messages, %d out of order: this showed nothing", p.deliveries, p.messages, p.inversions)
+	}
+	// What was committed while the post was open came as it was, once.
+	mustRead(t, d, p.deliveries-p.messages, `select coalesce(sum(duplicates), 0)::bigint from inbox`)
+	t.Logf("%d orders, %d messages, delivered %d times, %d of them after a younger one", n, p.messages, p.deliveries, p.inversions)
+	if !t.Failed() {
+		t.Log(none(p.deliveries, "deliveries"))
+	}
+}
+
+// post holds up the messages of a deployment. While it is held the outbox
+// fills; the next reader gets what the post made of it.
+type post struct {
+	d      *deployment
+	lock   *pgxpool.Conn // of the topic
+	random *rand.Rand
+
+	messages, deliveries, inversions int
+}
+
+// rounds lets through what has piled up, and holds the post again while that is
+// worked on, until so many outcomes are notified.
+func (p *post) rounds(t *testing.T, outcomes int) {
+	t.Helper()
+	for row[int](t, p.d, `select count(*) from ledger_events where type = 'merchant.notified.v1'`) < outcomes {
+		p.letThrough(t)
+		testrun.Row(t, p.d.tables, `select not exists (select from outbox)`)
+		p.hold(t)
+		testrun.Row(t, p.d.tables, `select not exists (select from inbox where status <> 'done')`)
+	}
+}
+
+// hold locks the topic's row as a reader does, in a transaction.
+func (p *post) hold(t *testing.T) {
+	t.Helper()
+	_, err := p.lock.Exec(t.Context(), `
+begin;
+insert into outbox_topics values ('charges') on conflict do nothing;
+select from outbox_topics where topic = 'charges' for update`, pgx.QueryExecModeSimpleProtocol)
+	must(t, err)
+}
+
+// letThrough gives the lock back. Copies take the place of what has piled up, which
+// this commit makes: one to five of each, shuffled. The random number draws the copies and their order.
+func (p *post) letThrough(t *testing.T) {
+	t.Helper()
+	const back = `
+with piled as materialized (
+  select *, row_number() over (order by id) as number from outbox
+), delivered as materialized (
+  select piled.*,
+         row_number() over (order by hashint8extended(10 * number + copy, $1), number) as turn
+    from piled,
+         generate_series(1, 5) as copy
+   where copy = 1 or hashint8extended(10 * number + copy, $1 + 1) % 2 = 0
+), copied as (
+  insert into outbox (topic, message_id, payload, metadata)
+  select topic, message_id, payload, metadata from delivered order by turn
+), gone as (
+  delete from outbox where id in (select id from piled)
+)
+select (select count(*) from piled),
+       count(*),
+       count(*) filter (where number < before)
+  from (select number, lag(number) over (order by turn) as before from delivered) d`
+	var messages, deliveries, inversions int
+	must(t, p.d.tables.QueryRow(t.Context(), back, p.random.IntN(1_000_000)).Scan(&messages, &deliveries, &inversions))
+	p.messages, p.deliveries, p.inversions = p.messages+messages, p.deliveries+deliveries, p.inversions+inversions
+	_, err := p.lock.Exec(t.Context(), `commit`)
+	must(t, err)
+}
