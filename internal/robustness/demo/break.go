@@ -40,7 +40,7 @@ const (
 // the charge. It returns ErrBroken if other checks are violated than the guard's. Beside the names of
 // guards there are none, which inflicts all faults; all, each guard in turn and none; and list.
 func Break(ctx context.Context, o Options, name string) error {
-	none := Guard{Name: "none", Kind: "-", Fault: "all faults", Charge: "nothing: the guards refused each fault", inflict: allFaults}
+	none := Guard{Name: "none", Kind: "-", Fault: "all faults", Charge: "nothing: the guards refused each fault"}
 	guards := append([]Guard{none}, Guards()...)
 	switch i := slices.IndexFunc(guards, func(g Guard) bool { return g.Name == name }); {
 	case name == "list":
@@ -106,7 +106,7 @@ func (o Options) without(ctx context.Context, g Guard) (f Finding, err error) {
 		err = s.quiet(ctx, false)
 	}
 	if err != nil {
-		return f, fmt.Errorf("%s: %w", g.Fault, err)
+		return f, err
 	}
 	o.say("auditing")
 	audit, err := s.world.Audit(ctx)
@@ -142,27 +142,6 @@ func (f Finding) verdict() string {
 	default:
 		return "violated, as expected: " + text
 	}
-}
-
-// remove is the action of the lab: it uses the demo's programs, and nothing else of it.
-func (g Guard) remove(ctx context.Context, r *run, progress func(string)) (said string, finding []byte, err error) {
-	if r.Running != nil {
-		return "", nil, errNotRun
-	}
-	f, err := Options{Stderr: lines(progress), Now: r.Now, programs: &r.world.Binaries}.without(ctx, g)
-	if err != nil {
-		return "", nil, err
-	}
-	finding, err = json.Marshal(f)
-	return f.verdict(), finding, err
-}
-
-// lines writes each line that a demo says.
-type lines func(string)
-
-func (l lines) Write(line []byte) (int, error) {
-	l(strings.TrimSpace(string(line)))
-	return len(line), nil
 }
 
 // reportFindings prints what was found. It returns ErrBroken if a finding is not as expected.

@@ -10,12 +10,12 @@ import (
 	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
-// plan is all that a run does: the charges that flow and the strikes that they meet. The same seed,
+// plan is all that a run does: the charges that flow, and when they are struck. The same seed,
 // number and name give the same plan.
 type plan struct {
 	charges []*charge
-	strikes []strike
 	length  time.Duration // over which the charges are spread
+	random  *rand.Rand    // of the strikes
 }
 
 // request is one request under a key, which is sent three times, and what came of it.
@@ -134,13 +134,12 @@ func newPlan(seed uint64, n int, name string) plan {
 		hand = append(hand, kinds[i])
 	}
 	r.Shuffle(len(hand), func(i, j int) { hand[i], hand[j] = hand[j], hand[i] })
-	p := plan{length: max(shortest, time.Duration(n)*time.Second/perSecond)}
+	p := plan{length: max(shortest, time.Duration(n)*time.Second/perSecond), random: r}
 	for i, kind := range hand {
 		c := newCharge(r, kind, fmt.Sprintf("%s-%04d", name, i+1))
 		c.at = p.length * time.Duration(i) / time.Duration(n)
 		p.charges = append(p.charges, c)
 	}
-	p.strikes = newStrikes(r, p.length)
 	return p
 }
 
