@@ -173,13 +173,14 @@ func sceneCharge(order, sku string) []byte {
 
 // endedCharge is a charge that has succeeded and has no work left.
 func (s *stage) endedCharge(ctx context.Context, key, sku string) (string, error) {
-	for _, answer := range s.PostAll(ctx, 1, chargesPath, key, sceneCharge(key, sku)) {
-		if id := answer.Member("id"); id != "" {
-			return id, s.quiet(ctx, false)
-		}
-		return "", fmt.Errorf("charge %s: answered %+v", key, answer)
+	answers := s.PostAll(ctx, 1, chargesPath, key, sceneCharge(key, sku))
+	if len(answers) == 0 {
+		return "", context.Cause(ctx)
 	}
-	return "", context.Cause(ctx)
+	if id := answers[0].Member("id"); id != "" {
+		return id, s.quiet(ctx, false)
+	}
+	return "", fmt.Errorf("charge %s: answered %+v", key, answers[0])
 }
 
 // selectWaiting returns whether so many sessions wait for the table that hold has locked.

@@ -69,8 +69,8 @@ func (e *evidence) verdict(killed string) []harness.Check {
 		for _, r := range c.requests() {
 			outside := r.ID != "" && r.answers == nil // made in the provider's dashboard
 			answers.Expect(outside || r.isAnsweredAlike(), "%s: answered %+v", r.key, r.answers)
-			right := slices.Contains(r.wanted, r.outcome()) && (r.makes == "" || r.ID == "" || r.Amount == r.amount)
-			ends.Expect(right, "%s: %q, %+v, should be %s of %d", r.key, r.outcome(), r.made, strings.Join(r.wanted, " or "), r.amount)
+			right := slices.Contains(strings.Fields(r.wanted), r.outcome()) && (r.makes == "" || r.ID == "" || r.Amount == r.amount)
+			ends.Expect(right, "%s: %q, %+v, should be %s of %d", r.key, r.outcome(), r.made, strings.ReplaceAll(r.wanted, " ", " or "), r.amount)
 			if r.makes != "" && r.hasEnded() {
 				e.expectNotice(&notices, r)
 			}

@@ -263,10 +263,9 @@ func (r *run) strikeAll(ctx context.Context) error {
 	also := map[int]string{n / 3: killAPI, 2 * n / 3: restartDatabase}
 	for i := 0; i < n && err == nil; i++ {
 		at := rest*time.Duration(i) + rest/4 + time.Duration(r.plan.random.Int64N(int64(rest/2)))
-		if harness.Wait(ctx, at-r.Now().Sub(began)) != nil {
-			return nil
+		if err = harness.Wait(ctx, at-r.Now().Sub(began)); err == nil {
+			err = r.strike(ctx, killWorker)
 		}
-		err = r.strike(ctx, killWorker)
 		if other, due := also[i]; due && err == nil {
 			err = r.strike(ctx, other)
 		}
