@@ -2,6 +2,7 @@ package failover_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os/exec"
@@ -13,13 +14,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
 // node is a server, and the link by which the programs reach it.
 type node struct {
 	server *local.Server
-	link   *link
+	link   *failpoint.Proxy
 	admin  *pgx.Conn // past the link; its statements wait for no standby
 }
 
@@ -27,11 +29,11 @@ type node struct {
 type cluster struct {
 	synchronous      bool
 	primary, standby *node
-	strict           bool   // commits wait for a standby at any time
-	user             string // with a password, if it needs one
-	hosts            string // of both, in an order that stays
-	replication      *link  // by which the standby reaches the primary
-	stopped          []int  // processes of a primary that stands still
+	strict           bool             // commits wait for a standby at any time
+	user             string           // with a password, if it needs one
+	hosts            string           // of both, in an order that stays
+	replication      *failpoint.Proxy // by which the standby reaches the primary
+	stopped          []int            // processes of a primary that stands still
 }
 
 func newCluster(t *testing.T, synchronous bool) *cluster {
@@ -42,9 +44,18 @@ func newCluster(t *testing.T, synchronous bool) *cluster {
 	c.closeAtEnd(t, server)
 	c.primary.link, c.replication = newLink(t, server), newLink(t, server)
 	c.standby = &node{link: newLink(t, server)}
-	c.hosts = c.primary.link.address() + "," + c.standby.link.address()
+	c.hosts = c.primary.link.Address() + "," + c.standby.link.Address()
 	c.follow(t)
 	return c
+}
+
+// newLink is an address by which a server is reached over TCP.
+func newLink(t *testing.T, to *local.Server) *failpoint.Proxy {
+	t.Helper()
+	link, err := failpoint.NewProxy(t.Context(), to.URL("postgres"), nil)
+	must(t, err)
+	t.Cleanup(link.Close)
+	return link
 }
 
 func (c *cluster) closeAtEnd(t *testing.T, server *local.Server) {
@@ -71,9 +82,8 @@ func (c *cluster) follow(t *testing.T) {
 	c.closeAtEnd(t, c.standby.server)
 	c.primary.connect(t, c.primary.server.URL("postgres"))
 	c.standby.connect(t, c.standby.server.URL("postgres"))
-	c.replication.lead(t, c.primary.server)
-	c.standby.link.lead(t, c.standby.server)
-	host, port, err := net.SplitHostPort(c.replication.address())
+	must(t, errors.Join(c.replication.Lead(c.primary.server.URL("postgres")), c.standby.link.Lead(c.standby.server.URL("postgres"))))
+	host, port, err := net.SplitHostPort(c.replication.Address())
 	must(t, err)
 	c.standby.set(t, "primary_conninfo", fmt.Sprintf("host=%s port=%s user=postgres sslmode=disable application_name=standby", host, port))
 	state := "async"
@@ -149,9 +159,9 @@ var faults = map[string]func(*testing.T, *cluster){
 	"cut": func(t *testing.T, c *cluster) {
 		t.Helper()
 		if c.synchronous { // else it was cut before
-			c.replication.cut()
+			c.replication.Lose()
 		}
-		c.primary.link.cut()
+		c.primary.link.Lose()
 	},
 	"none": func(t *testing.T, _ *cluster) { t.Helper() }, // the old primary goes on beside the new one
 }

@@ -103,7 +103,7 @@ func (w *world) lose(t *testing.T, n int, failOver, mend func()) {
 		}
 		w.load.flow(t, 40)
 		if !w.cluster.synchronous {
-			w.cluster.replication.cut()
+			w.cluster.replication.Lose()
 			w.load.flow(t, 10)
 		}
 		lost := now()
