@@ -85,8 +85,8 @@ func openStage(ctx context.Context, o Options, stock ...string) (s *stage, err e
 	setup := harness.Setup{APIs: programsOfKind, Workers: programsOfKind, Merchant: "demo", Stock: stock, Events: true}
 	if o.Keep {
 		s.world.Secrets.API = visitorsKey
-		setup.Env = func(kind string, i int, env map[string]string) {
-			if kind == "api" && i == 0 && isFree(ctx, visitorsAddress) {
+		s.world.Env = func(name string, env map[string]string) {
+			if name == "api-1" && isFree(ctx, visitorsAddress) {
 				env["HTTP_ADDR"] = visitorsAddress
 			}
 		}
