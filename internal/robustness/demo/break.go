@@ -155,7 +155,7 @@ func reportFindings(o Options, findings []Finding) error {
 		fmt.Fprintf(&text, "\n%s: %s\n", f.Name, f.verdict())
 		fmt.Fprintf(&text, "  removed    %s: %s\n  fault      %s\n", f.Kind, strings.Join(strings.Fields(f.Remove), " "), f.Fault)
 		for _, check := range f.Violated {
-			fmt.Fprintf(&text, "  violated   %s, for example %s\n", check.Name, printable(check.Examples[0]))
+			fmt.Fprintf(&text, "  violated   %s, for example %s\n", check.Name, check.Examples[0])
 		}
 		fmt.Fprintf(&text, "  the charge %s\n\n  %s\n", f.Charge, strings.ReplaceAll(strings.TrimSpace(f.text), "\n", "\n  "))
 	}

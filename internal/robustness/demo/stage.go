@@ -158,20 +158,15 @@ func (s *stage) openPool(ctx context.Context) (err error) {
 	return err
 }
 
-// inDatabase is the same server's URL, or its list of keywords, with another database.
+// inDatabase is the same server's URL with another database.
 func inDatabase(server, name string) (string, error) {
-	if !strings.HasPrefix(server, "postgres://") && !strings.HasPrefix(server, "postgresql://") {
-		// Of a keyword that is given twice the last one counts.
-		return server + " dbname=" + name, nil
-	}
 	u, err := url.Parse(server)
-	if err != nil {
-		return "", fmt.Errorf("read the URL of --database: %w", errors.Unwrap(err)) // not its text: it may hold a password
+	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
+		return "", errors.New("--database must be a URL as postgres://user@host") // not what it is: that may hold a password
 	}
 	u.Path = "/" + name
 	query := u.Query()
 	query.Del("dbname")
-	query.Del("database")
 	u.RawQuery = query.Encode()
 	return u.String(), nil
 }
