@@ -33,7 +33,7 @@ type cluster struct {
 	user             string           // with a password, if it needs one
 	hosts            string           // of both, in an order that stays
 	replication      *failpoint.Proxy // by which the standby reaches the primary
-	stopped          []int            // processes of a primary that stands still
+	stopped          int              // first process of a primary that stands still
 }
 
 func newCluster(t *testing.T, synchronous bool) *cluster {
@@ -117,8 +117,9 @@ func (n *node) exec(t *testing.T, sql string) {
 	}
 }
 
-// signal signals every process of the primary at once, as the loss of its machine does:
-// the first one is stopped before, so that it starts no other.
+// signal signals every process of the primary at once, as the loss of its machine does: the first
+// one is stopped before, so that it starts no other. pg_stat_activity lacks a session that has just
+// begun; if it outlived the others it could wait for their locks forever.
 func (c *cluster) signal(t *testing.T, s syscall.Signal) {
 	t.Helper()
 	var file string
@@ -127,29 +128,11 @@ func (c *cluster) signal(t *testing.T, s syscall.Signal) {
 	first, err := strconv.Atoi(name)
 	must(t, err)
 	must(t, syscall.Kill(first, syscall.SIGSTOP))
-	c.stopped = append(children(t, name), first)
-	for _, pid := range c.stopped {
-		_ = syscall.Kill(pid, s) // one that has ended since
-	}
+	c.stopped = first
+	must(t, exec.CommandContext(t.Context(), "pkill", "-"+strconv.Itoa(int(s)), "-P", name).Run())
 	if s == syscall.SIGKILL {
-		c.stopped = nil
+		c.kill()
 	}
-}
-
-// children returns the processes that a process started. pg_stat_activity lacks a session
-// that has just begun; if it outlived the others it could wait for their locks forever.
-func children(t *testing.T, of string) (pids []int) {
-	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "ps", "-eo", "ppid=,pid=").Output()
-	must(t, err)
-	for line := range strings.Lines(string(out)) {
-		if f := strings.Fields(line); len(f) == 2 && f[0] == of {
-			pid, err := strconv.Atoi(f[1])
-			must(t, err)
-			pids = append(pids, pid)
-		}
-	}
-	return pids
 }
 
 // faults are the ways in which the primary is lost to the standby.
@@ -182,8 +165,9 @@ func (c *cluster) fence(t *testing.T) {
 
 // kill ends a primary that stands still.
 func (c *cluster) kill() {
-	for _, pid := range c.stopped {
-		_ = syscall.Kill(pid, syscall.SIGKILL)
+	if c.stopped != 0 {
+		_ = exec.Command("pkill", "-KILL", "-P", strconv.Itoa(c.stopped)).Run() //nolint:noctx // it fails where none is left
+		_ = syscall.Kill(c.stopped, syscall.SIGKILL)
 	}
-	c.stopped = nil
+	c.stopped = 0
 }
