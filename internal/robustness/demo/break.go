@@ -65,7 +65,7 @@ func Break(ctx context.Context, o Options, name string) error {
 	o.programs = &binaries
 	quiet := o
 	if len(guards) > 1 {
-		quiet.Stderr = io.Discard
+		quiet.Say = func(string) {}
 	}
 	findings := make([]Finding, len(guards))
 	all, ctx := errgroup.WithContext(ctx)
@@ -113,12 +113,7 @@ func (o Options) without(ctx context.Context, g Guard) (f Finding, err error) {
 	if err != nil {
 		return f, err
 	}
-	f.AsExpected = audit.Violated() == strings.Join(g.Red, "; ")
-	for _, check := range audit.Checks {
-		if check.Violated > 0 {
-			f.Violated = append(f.Violated, check)
-		}
-	}
+	f.Violated, f.AsExpected = audit.Red(), audit.Violated() == strings.Join(g.Red, "; ")
 	for _, charge := range shown[:min(2, len(shown))] {
 		text, unread := s.world.Run(ctx, "timeline", charge)
 		timeline, failed := s.world.Run(ctx, "timeline", charge, "--json")

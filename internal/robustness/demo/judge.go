@@ -195,12 +195,10 @@ func table(w io.Writer, audit harness.Audit) {
 		}
 		return []any{c.Name, c.Checked, c.Violated, result}
 	})
-	for _, check := range audit.Checks {
-		if check.Violated > 0 {
-			fmt.Fprintf(w, "\n%s, for example\n", check.Name)
-			for _, example := range check.Examples {
-				fmt.Fprintf(w, "  %s\n", strings.ReplaceAll(example, "\n", "\n  "))
-			}
+	for _, check := range audit.Red() {
+		fmt.Fprintf(w, "\n%s, for example\n", check.Name)
+		for _, example := range check.Examples {
+			fmt.Fprintf(w, "  %s\n", strings.ReplaceAll(example, "\n", "\n  "))
 		}
 	}
 	fmt.Fprintf(w, "\n%s promise held\n", map[bool]string{true: "every", false: "not every"}[audit.OK])

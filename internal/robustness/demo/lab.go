@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -80,20 +79,12 @@ func (r *run) remove(ctx context.Context, g Guard, progress func(string)) (said 
 	if r.Running != nil {
 		return "", nil, errNotRun
 	}
-	f, err := Options{Stderr: lines(progress), Now: r.Now, programs: &r.world.Binaries}.without(ctx, g)
+	f, err := Options{Say: progress, Now: r.Now, programs: &r.world.Binaries}.without(ctx, g)
 	if err != nil {
 		return "", nil, err
 	}
 	finding, err = json.Marshal(f)
 	return f.verdict(), finding, err
-}
-
-// lines passes on each line that a demo says.
-type lines func(string)
-
-func (l lines) Write(line []byte) (int, error) {
-	l(strings.TrimSpace(string(line)))
-	return len(line), nil
 }
 
 // open lets actions act on a demo until ctx ends.
@@ -111,8 +102,8 @@ func (l *Lab) close() {
 }
 
 // obey takes an action for each line until the text ends.
-func (l *Lab) obey(ctx context.Context, o Options, commands io.Reader) {
-	for lines := bufio.NewScanner(commands); lines.Scan() && ctx.Err() == nil; {
+func (l *Lab) obey(ctx context.Context, o Options) {
+	for lines := bufio.NewScanner(o.Commands); lines.Scan() && ctx.Err() == nil; {
 		name := strings.TrimSpace(lines.Text())
 		if name == "" {
 			continue
