@@ -86,7 +86,7 @@ type crashAim struct {
 // its successor.
 type watch struct{ plan atomic.Pointer[crashPlan] }
 
-func (w *watch) hook() failpoint.Hook { return w.plan.Load() }
+func (w *watch) hook() failpoint.Hook { return w.plan.Load().round }
 
 func (w *watch) callHook() failpoint.CallHook { return w.plan.Load().call }
 
@@ -138,8 +138,23 @@ func newCrashPlan(aim crashAim, inject func(failpoint.Fault)) *crashPlan {
 	}
 }
 
-// Before is called when a request is whole and nothing of it was forwarded.
-func (p *crashPlan) Before(t *failpoint.Trip) failpoint.Fault {
+// round is the hook of a proxy.
+func (p *crashPlan) round(t *failpoint.Trip) failpoint.Fault {
+	if t.Side == failpoint.Before {
+		return p.send(t)
+	}
+	p.mu.Lock()
+	known := p.open[t]
+	delete(p.open, t)
+	if t.Idle {
+		delete(p.groups, t.Session)
+	}
+	p.mu.Unlock()
+	return p.after(known, t.Rows)
+}
+
+// send is called when a request is whole and nothing of it was forwarded.
+func (p *crashPlan) send(t *failpoint.Trip) failpoint.Fault {
 	p.mu.Lock()
 	known := p.trip(t)
 	p.open[t] = known
@@ -155,18 +170,6 @@ func (p *crashPlan) Before(t *failpoint.Trip) failpoint.Fault {
 		delete(p.groups, t.Session) // what is refused is rolled back
 	}
 	return fault
-}
-
-// After is called when the whole answer is here and nothing of it was delivered.
-func (p *crashPlan) After(t *failpoint.Trip) failpoint.Fault {
-	p.mu.Lock()
-	known := p.open[t]
-	delete(p.open, t)
-	if t.Idle {
-		delete(p.groups, t.Session)
-	}
-	p.mu.Unlock()
-	return p.after(known, t.Rows)
 }
 
 // call is the hook of a gate.

@@ -202,16 +202,14 @@ type trips struct{ n, cut atomic.Int64 }
 // proxied is a way to a database whose round trips are counted.
 func (c *trips) proxied(t *testing.T, url string) string {
 	t.Helper()
-	proxy, err := failpoint.NewProxy(t.Context(), url, func() failpoint.Hook { return c })
+	proxy, err := failpoint.NewProxy(t.Context(), url, func() failpoint.Hook { return c.count })
 	testdb.Must(t, err)
 	t.Cleanup(proxy.Close)
 	return proxy.URL()
 }
 
-func (*trips) Before(*failpoint.Trip) failpoint.Fault { return failpoint.None }
-
-func (c *trips) After(*failpoint.Trip) failpoint.Fault {
-	if c.n.Add(1) == c.cut.Load() {
+func (c *trips) count(trip *failpoint.Trip) failpoint.Fault {
+	if trip.Side == failpoint.After && c.n.Add(1) == c.cut.Load() {
 		return failpoint.Cut
 	}
 	return failpoint.None

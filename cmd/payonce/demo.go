@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"time"
@@ -33,7 +34,7 @@ func (d demoCmd) Run(ctx context.Context, c *console) error {
 		JSON:     c.json,
 		Database: d.Database,
 		Stdout:   os.Stdout,
-		Stderr:   os.Stderr,
+		Say:      func(line string) { fmt.Fprintln(os.Stderr, line) },
 		Lab:      &demo.Lab{},
 		Commands: os.Stdin,
 		Now:      time.Now,

@@ -2,6 +2,7 @@ package failover_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os/exec"
@@ -13,13 +14,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
 // node is a server, and the link by which the programs reach it.
 type node struct {
 	server *local.Server
-	link   *link
+	link   *failpoint.Proxy
 	admin  *pgx.Conn // past the link; its statements wait for no standby
 }
 
@@ -27,11 +29,11 @@ type node struct {
 type cluster struct {
 	synchronous      bool
 	primary, standby *node
-	strict           bool   // commits wait for a standby at any time
-	user             string // with a password, if it needs one
-	hosts            string // of both, in an order that stays
-	replication      *link  // by which the standby reaches the primary
-	stopped          []int  // processes of a primary that stands still
+	strict           bool             // commits wait for a standby at any time
+	user             string           // with a password, if it needs one
+	hosts            string           // of both, in an order that stays
+	replication      *failpoint.Proxy // by which the standby reaches the primary
+	stopped          int              // first process of a primary that stands still
 }
 
 func newCluster(t *testing.T, synchronous bool) *cluster {
@@ -42,9 +44,18 @@ func newCluster(t *testing.T, synchronous bool) *cluster {
 	c.closeAtEnd(t, server)
 	c.primary.link, c.replication = newLink(t, server), newLink(t, server)
 	c.standby = &node{link: newLink(t, server)}
-	c.hosts = c.primary.link.address() + "," + c.standby.link.address()
+	c.hosts = c.primary.link.Address() + "," + c.standby.link.Address()
 	c.follow(t)
 	return c
+}
+
+// newLink is an address by which a server is reached over TCP.
+func newLink(t *testing.T, to *local.Server) *failpoint.Proxy {
+	t.Helper()
+	link, err := failpoint.NewProxy(t.Context(), to.URL("postgres"), nil)
+	must(t, err)
+	t.Cleanup(link.Close)
+	return link
 }
 
 func (c *cluster) closeAtEnd(t *testing.T, server *local.Server) {
@@ -71,9 +82,8 @@ func (c *cluster) follow(t *testing.T) {
 	c.closeAtEnd(t, c.standby.server)
 	c.primary.connect(t, c.primary.server.URL("postgres"))
 	c.standby.connect(t, c.standby.server.URL("postgres"))
-	c.replication.lead(t, c.primary.server)
-	c.standby.link.lead(t, c.standby.server)
-	host, port, err := net.SplitHostPort(c.replication.address())
+	must(t, errors.Join(c.replication.Lead(c.primary.server.URL("postgres")), c.standby.link.Lead(c.standby.server.URL("postgres"))))
+	host, port, err := net.SplitHostPort(c.replication.Address())
 	must(t, err)
 	c.standby.set(t, "primary_conninfo", fmt.Sprintf("host=%s port=%s user=postgres sslmode=disable application_name=standby", host, port))
 	state := "async"
@@ -107,8 +117,9 @@ func (n *node) exec(t *testing.T, sql string) {
 	}
 }
 
-// signal signals every process of the primary at once, as the loss of its machine does:
-// the first one is stopped before, so that it starts no other.
+// signal signals every process of the primary at once, as the loss of its machine does: the first
+// one is stopped before, so that it starts no other. pg_stat_activity lacks a session that has just
+// begun; if it outlived the others it could wait for their locks forever.
 func (c *cluster) signal(t *testing.T, s syscall.Signal) {
 	t.Helper()
 	var file string
@@ -117,29 +128,11 @@ func (c *cluster) signal(t *testing.T, s syscall.Signal) {
 	first, err := strconv.Atoi(name)
 	must(t, err)
 	must(t, syscall.Kill(first, syscall.SIGSTOP))
-	c.stopped = append(children(t, name), first)
-	for _, pid := range c.stopped {
-		_ = syscall.Kill(pid, s) // one that has ended since
-	}
+	c.stopped = first
+	must(t, exec.CommandContext(t.Context(), "pkill", "-"+strconv.Itoa(int(s)), "-P", name).Run())
 	if s == syscall.SIGKILL {
-		c.stopped = nil
+		c.kill()
 	}
-}
-
-// children returns the processes that a process started. pg_stat_activity lacks a session
-// that has just begun; if it outlived the others it could wait for their locks forever.
-func children(t *testing.T, of string) (pids []int) {
-	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "ps", "-eo", "ppid=,pid=").Output()
-	must(t, err)
-	for line := range strings.Lines(string(out)) {
-		if f := strings.Fields(line); len(f) == 2 && f[0] == of {
-			pid, err := strconv.Atoi(f[1])
-			must(t, err)
-			pids = append(pids, pid)
-		}
-	}
-	return pids
 }
 
 // faults are the ways in which the primary is lost to the standby.
@@ -149,9 +142,9 @@ var faults = map[string]func(*testing.T, *cluster){
 	"cut": func(t *testing.T, c *cluster) {
 		t.Helper()
 		if c.synchronous { // else it was cut before
-			c.replication.cut()
+			c.replication.Lose()
 		}
-		c.primary.link.cut()
+		c.primary.link.Lose()
 	},
 	"none": func(t *testing.T, _ *cluster) { t.Helper() }, // the old primary goes on beside the new one
 }
@@ -172,8 +165,9 @@ func (c *cluster) fence(t *testing.T) {
 
 // kill ends a primary that stands still.
 func (c *cluster) kill() {
-	for _, pid := range c.stopped {
-		_ = syscall.Kill(pid, syscall.SIGKILL)
+	if c.stopped != 0 {
+		_ = exec.Command("pkill", "-KILL", "-P", strconv.Itoa(c.stopped)).Run() //nolint:noctx // it fails where none is left
+		_ = syscall.Kill(c.stopped, syscall.SIGKILL)
 	}
-	c.stopped = nil
+	c.stopped = 0
 }

@@ -14,7 +14,6 @@
 //   - gone: captures without a charge, which only asynchronous replication leaves. The audit
 //     must name each of them.
 //   - gap: the longest time without an accepted charge, for each failover.
-//   - steady: the time from the promotion until no charge waited for longer than a second.
 //
 // One scenario has three etcd and two servers that Patroni runs, and needs Debian's packages of
 // both.

@@ -69,11 +69,11 @@ func build(t *testing.T) harness.Binaries {
 type world struct {
 	harness.World
 
-	cluster                    *cluster
-	load                       *load
-	stop                       chan struct{}
-	flowing                    sync.WaitGroup
-	promotions, gaps, steadies []time.Duration
+	cluster *cluster
+	load    *load
+	stop    chan struct{}
+	flowing sync.WaitGroup
+	gaps    []time.Duration
 }
 
 func newWorld(t *testing.T, b harness.Binaries, c *cluster) *world {
@@ -84,9 +84,8 @@ func newWorld(t *testing.T, b harness.Binaries, c *cluster) *world {
 		Secrets: harness.Secrets{API: "sk_test_merchant", Provider: "sk_test_provider", Events: "whsec_events", Shop: "whsec_c2hvcC1zZWNyZXQtb2YtdGhlLWZhaWxvdmVy"},
 	}
 	t.Cleanup(func() { must(t, w.Stop(bounded(t))) })
-	expected := func(_ string, _ int, env map[string]string) { env["EXPECT_REPLICATION"] = strconv.FormatBool(c.strict) }
-	setup := harness.Setup{APIs: 2, Workers: 2, Merchant: "acme", Stock: []string{"tshirt=1000000"}, Env: expected}
-	must(t, w.Up(bounded(t), setup))
+	w.Env = func(_ string, env map[string]string) { env["EXPECT_REPLICATION"] = strconv.FormatBool(c.strict) }
+	must(t, w.Up(bounded(t), harness.Setup{APIs: 2, Workers: 2, Merchant: "acme", Stock: []string{"tshirt=1000000"}}))
 	w.load = &load{merchant: w.Client()}
 	return w
 }
@@ -103,16 +102,13 @@ func (w *world) lose(t *testing.T, n int, failOver, mend func()) {
 		}
 		w.load.flow(t, 40)
 		if !w.cluster.synchronous {
-			w.cluster.replication.cut()
+			w.cluster.replication.Lose()
 			w.load.flow(t, 10)
 		}
 		lost := now()
 		failOver()
-		promoted := now()
 		w.load.flow(t, 100)
-		all := w.load.all()
-		w.promotions = append(w.promotions, promoted.Sub(lost))
-		w.gaps, w.steadies = append(w.gaps, gap(all, lost)), append(w.steadies, steady(all, promoted))
+		w.gaps = append(w.gaps, gap(w.load.all(), lost))
 	}
 	close(w.stop)
 	w.flowing.Wait()
@@ -156,8 +152,8 @@ func (w *world) judge(t *testing.T) string {
 	if lost+doubled+damaged+again > 0 || w.cluster.synchronous && gone > 0 {
 		t.Errorf("lost %d, doubled %d, damaged %d, captures without a charge %d; doubled by keys that were sent again %d", lost, doubled, damaged, gone, again)
 	}
-	return fmt.Sprintf("failovers=%d lost=%d doubled=%d damaged=%d accepted=%d gone=%d of which the clients did not find %d promotion=%s gap=%s steady=%s",
-		len(w.gaps), lost, doubled+again, damaged, len(w.load.all()), gone, found, spread(w.promotions), spread(w.gaps), spread(w.steadies))
+	return fmt.Sprintf("failovers=%d lost=%d doubled=%d damaged=%d accepted=%d gone=%d of which the clients did not find %d gap=%s",
+		len(w.gaps), lost, doubled+again, damaged, len(w.load.all()), gone, found, spread(w.gaps))
 }
 
 // settle waits until every charge has been notified of.

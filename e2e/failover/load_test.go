@@ -112,15 +112,4 @@ func gap(all []acceptance, lost time.Time) (longest time.Duration) {
 	return longest
 }
 
-// steady is how long after the promotion a charge was accepted that had waited for more
-// than a second.
-func steady(all []acceptance, promoted time.Time) (last time.Duration) {
-	for _, a := range all {
-		if a.at.Sub(a.sent) > time.Second && a.at.After(promoted) {
-			last = max(last, a.at.Sub(promoted))
-		}
-	}
-	return last
-}
-
 func now() time.Time { return time.Now() }

@@ -37,7 +37,7 @@ func alone(t *testing.T, o local.Options, environ map[string]string) *cluster {
 	}
 	c.closeAtEnd(t, c.primary.server)
 	c.primary.link = newLink(t, c.primary.server)
-	c.hosts = c.primary.link.address()
+	c.hosts = c.primary.link.Address()
 	c.primary.connect(t, c.primary.server.URL("postgres"))
 	return c
 }

@@ -123,7 +123,7 @@ var rules = []rule{
 		"black-box tests: they see HTTP, the sandbox's books and the tables, judge by the audit's one list, and upgrade from the schema before the newest",
 	},
 	{
-		"e2e/failover", "internal/postgres/local internal/robustness/harness",
+		"e2e/failover", "internal/postgres/local internal/robustness/failpoint internal/robustness/harness",
 		"black-box tests, as e2e, of the loss of a primary",
 	},
 	{

@@ -50,17 +50,18 @@ func wantUnavailable(t *testing.T, w *world, calls []call) {
 // outage cuts every round trip to the database while it lasts.
 type outage struct{ atomic.Bool }
 
-func (o *outage) Before(*failpoint.Trip) failpoint.Fault {
-	return map[bool]failpoint.Fault{true: failpoint.Cut, false: failpoint.None}[o.Load()]
+func (o *outage) hook(t *failpoint.Trip) failpoint.Fault {
+	if t.Side == failpoint.Before && o.Load() {
+		return failpoint.Cut
+	}
+	return failpoint.None
 }
-
-func (*outage) After(*failpoint.Trip) failpoint.Fault { return failpoint.None }
 
 // TestStoreDown: it comes back, and the same request under the same key is answered.
 func TestStoreDown(t *testing.T) {
 	t.Parallel()
 	down := &outage{}
-	proxy, err := failpoint.NewProxy(t.Context(), testdb.URL(t), func() failpoint.Hook { return down })
+	proxy, err := failpoint.NewProxy(t.Context(), testdb.URL(t), func() failpoint.Hook { return down.hook })
 	testdb.Must(t, err)
 	t.Cleanup(proxy.Close)
 	w := serveOn(t, testdb.OpenAt(t, proxy.URL(), postgres.Options{}))

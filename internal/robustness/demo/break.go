@@ -40,7 +40,7 @@ const (
 // the charge. It returns ErrBroken if other checks are violated than the guard's. Beside the names of
 // guards there are none, which inflicts all faults; all, each guard in turn and none; and list.
 func Break(ctx context.Context, o Options, name string) error {
-	none := Guard{Name: "none", Kind: "-", Fault: "all faults", Charge: "nothing: the guards refused each fault", inflict: allFaults}
+	none := Guard{Name: "none", Kind: "-", Fault: "all faults", Charge: "nothing: the guards refused each fault"}
 	guards := append([]Guard{none}, Guards()...)
 	switch i := slices.IndexFunc(guards, func(g Guard) bool { return g.Name == name }); {
 	case name == "list":
@@ -65,7 +65,7 @@ func Break(ctx context.Context, o Options, name string) error {
 	o.programs = &binaries
 	quiet := o
 	if len(guards) > 1 {
-		quiet.Stderr = io.Discard
+		quiet.Say = func(string) {}
 	}
 	findings := make([]Finding, len(guards))
 	all, ctx := errgroup.WithContext(ctx)
@@ -106,19 +106,14 @@ func (o Options) without(ctx context.Context, g Guard) (f Finding, err error) {
 		err = s.quiet(ctx, false)
 	}
 	if err != nil {
-		return f, fmt.Errorf("%s: %w", g.Fault, err)
+		return f, err
 	}
 	o.say("auditing")
 	audit, err := s.world.Audit(ctx)
 	if err != nil {
 		return f, err
 	}
-	f.AsExpected = audit.Violated() == strings.Join(g.Red, "; ")
-	for _, check := range audit.Checks {
-		if check.Violated > 0 {
-			f.Violated = append(f.Violated, check)
-		}
-	}
+	f.Violated, f.AsExpected = audit.Red(), audit.Violated() == strings.Join(g.Red, "; ")
 	for _, charge := range shown[:min(2, len(shown))] {
 		text, unread := s.world.Run(ctx, "timeline", charge)
 		timeline, failed := s.world.Run(ctx, "timeline", charge, "--json")
@@ -144,27 +139,6 @@ func (f Finding) verdict() string {
 	}
 }
 
-// remove is the action of the lab: it uses the demo's programs, and nothing else of it.
-func (g Guard) remove(ctx context.Context, r *run, progress func(string)) (said string, finding []byte, err error) {
-	if r.Running != nil {
-		return "", nil, errNotRun
-	}
-	f, err := Options{Stderr: lines(progress), Now: r.Now, programs: &r.world.Binaries}.without(ctx, g)
-	if err != nil {
-		return "", nil, err
-	}
-	finding, err = json.Marshal(f)
-	return f.verdict(), finding, err
-}
-
-// lines writes each line that a demo says.
-type lines func(string)
-
-func (l lines) Write(line []byte) (int, error) {
-	l(strings.TrimSpace(string(line)))
-	return len(line), nil
-}
-
 // reportFindings prints what was found. It returns ErrBroken if a finding is not as expected.
 func reportFindings(o Options, findings []Finding) error {
 	var text strings.Builder
@@ -176,7 +150,7 @@ func reportFindings(o Options, findings []Finding) error {
 		fmt.Fprintf(&text, "\n%s: %s\n", f.Name, f.verdict())
 		fmt.Fprintf(&text, "  removed    %s: %s\n  fault      %s\n", f.Kind, strings.Join(strings.Fields(f.Remove), " "), f.Fault)
 		for _, check := range f.Violated {
-			fmt.Fprintf(&text, "  violated   %s, for example %s\n", check.Name, printable(check.Examples[0]))
+			fmt.Fprintf(&text, "  violated   %s, for example %s\n", check.Name, check.Examples[0])
 		}
 		fmt.Fprintf(&text, "  the charge %s\n\n  %s\n", f.Charge, strings.ReplaceAll(strings.TrimSpace(f.text), "\n", "\n  "))
 	}

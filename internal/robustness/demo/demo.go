@@ -39,7 +39,7 @@ type Options struct {
 	Seed uint64
 	// Keep leaves everything running after the audit, until ctx ends.
 	Keep bool
-	// JSON prints the audit as JSON on Stdout and everything else on Stderr.
+	// JSON prints the audit as JSON on Stdout, and says everything else.
 	JSON bool
 	// Database is the URL of a server to use instead of one of the demo's own.
 	Database string
@@ -52,37 +52,25 @@ type Options struct {
 
 	// Lab acts while charges flow and, with Keep, after the audit.
 	Lab *Lab
-	// Commands, if set, names actions of the lab, one on a line, for Keep.
+	// Commands names actions of the lab, one on a line, for Keep.
 	Commands io.Reader
 
 	Stdout io.Writer
-	Stderr io.Writer
-	Now    func() time.Time
+	// Say takes each line that says how far the demo has come.
+	Say func(line string)
+	Now func() time.Time
 
 	programs *harness.Binaries // of the guard lab, which has built them
 }
 
-// say prints a line on stderr, whose errors do not end the demo.
-func (o Options) say(format string, args ...any) {
-	_, _ = fmt.Fprintf(o.Stderr, format+"\n", args...)
-}
+func (o Options) say(format string, args ...any) { o.Say(fmt.Sprintf(format, args...)) }
 
-var errStopped = errors.New("stopped before the audit")
+// trafficTimeout bounds the wait for the last charge, after it was sent.
+const trafficTimeout = 90 * time.Second
 
-const (
-	// closeTimeout bounds the end of the demo: a program has 10 s to drain.
-	closeTimeout = 20 * time.Second
-	// trafficTimeout bounds the wait for the last charge, after it was sent.
-	trafficTimeout = 90 * time.Second
-	// progressPause lies between two lines that say how far the charges have come.
-	progressPause = 3 * time.Second
-	// repetitions is how often the provider's webhooks are sent again at the end.
-	repetitions = 2
-)
-
-// closing bounds what has to be done also when ctx has ended.
+// closing bounds what has to be done also when ctx has ended: a program has 10 s to drain.
 func closing(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	return context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 }
 
 // run is one demo with what it has observed.
@@ -111,7 +99,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	err := o.run(ctx)
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		return fmt.Errorf("%w: %w", errStopped, err)
+		return fmt.Errorf("stopped before the audit: %w", err)
 	}
 	return err
 }
@@ -121,6 +109,7 @@ func (o Options) run(ctx context.Context) (err error) {
 		o.Seed = newSeed()
 	}
 	r := &run{Options: o, plan: newPlan(o.Seed, o.Charges, newRunName())}
+	r.chaos.struck = map[string]int{}
 	if o.ConsoleURL != "" {
 		o.say("console: %s", o.ConsoleURL)
 	}
@@ -149,7 +138,6 @@ func (o Options) run(ctx context.Context) (err error) {
 // play lets charges flow, judges and, with Keep, waits for the end of ctx.
 func (r *run) play(ctx context.Context) (err error) {
 	began := r.Now()
-	r.chaos.struck = map[string]int{}
 	if r.before, err = r.sandbox.Books(ctx); err != nil {
 		return err
 	}
@@ -162,11 +150,8 @@ func (r *run) play(ctx context.Context) (err error) {
 		return err
 	}
 	if r.Keep {
-		r.say("%s", r.introduction())
-		if r.Commands != nil {
-			r.say("%s", r.Lab.names())
-			go r.Lab.obey(ctx, r.Options, r.Commands) // a read from a terminal ends with the program
-		}
+		r.say("%s\n%s", r.introduction(), r.Lab.names())
+		go r.Lab.obey(ctx, r.Options) // a read from a terminal ends with the program
 		<-ctx.Done()
 	}
 	if !found.OK {
@@ -183,12 +168,11 @@ func (r *run) flow(ctx context.Context) error {
 	striking, flowing := errgroup.WithContext(flowing) // else the charges wait for a program that does not come back
 	striking.Go(func() error { return r.strikeAll(flowing) })
 	var reporting sync.WaitGroup
-	progress := func() { r.say("%d of %d charges ended; %s", r.ended.Load(), len(r.plan.charges), r.broken()) }
 	reporting.Go(func() {
-		for harness.Wait(flowing, progressPause) == nil {
-			progress()
+		for more := true; more; {
+			more = harness.Wait(flowing, 3*time.Second) == nil
+			r.say("%d of %d charges ended; %s", r.ended.Load(), len(r.plan.charges), r.broken())
 		}
-		progress()
 	})
 	r.merchant.run(flowing, r.plan.charges)
 	err := striking.Wait()
@@ -210,7 +194,7 @@ func (r *run) audit(ctx context.Context, began time.Time) (a harness.Audit, err 
 	if r.events, err = r.countEvents(ctx); err != nil {
 		return a, err
 	}
-	if r.repeated, err = r.sandbox.RepeatWebhooks(ctx, repetitions); err != nil {
+	if r.repeated, err = r.sandbox.RepeatWebhooks(ctx, 2); err != nil {
 		return a, err
 	}
 	later, err := r.countEvents(ctx)

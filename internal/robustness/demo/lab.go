@@ -3,10 +3,9 @@ package demo
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -31,71 +30,34 @@ type Action struct {
 	Title string
 	What  string // what it does
 	Shows string // what to watch
-
-	do deed
 }
 
-// deed takes an action. It says how far it has come, and returns in a sentence what it did and, of a
-// guard, the Finding as JSON.
-type deed func(ctx context.Context, r *run, progress func(string)) (said string, finding []byte, err error)
+// The actions of the crash lab that the plan takes.
+const (
+	killWorker      = "kill-worker"
+	killAPI         = "kill-api"
+	restartDatabase = "restart-database"
+)
 
 var errNotReady = errors.New("the demo is starting, or ends")
 
 const outageLength = 10 * time.Second
 
 // Actions are all that the lab can do: the crash lab's, then one for each guard.
-func (*Lab) Actions() []Action {
-	actions := crashes()
+func (*Lab) Actions() (all []Action) {
+	for _, e := range entries("action") {
+		all = append(all, Action{e["action"], e["group"], e["title"], e["what"], e["shows"]})
+	}
 	for _, g := range Guards() {
-		actions = append(actions, Action{g.Name, "guard", "Remove " + g.Name, g.Kind + "; " + g.Fault, g.red(), g.remove})
+		all = append(all, Action{g.Name, "guard", "Remove " + g.Name, g.Kind + "; " + g.Fault, g.red()})
 	}
-	return actions
-}
-
-// crashes are the actions of the crash lab.
-func crashes() []Action {
-	const refused = "Workers retry, and ask the provider before they send anything again: it takes the money once."
-	return []Action{
-		{
-			"send-10", "client", "Send one request 10 times at once", "Ten clients send the same charge with the same key to both apis.",
-			"One charge, ten equal answers: idempotency_keys_once refuses nine commits.", sendTen,
-		},
-		{
-			killWorker, "program", "Kill a worker", "SIGKILL, and a start after 150 ms.",
-			"The lease of its messages runs out within a second, and another worker takes them over.", kill("worker"),
-		},
-		{
-			killAPI, "program", "Kill an api", "SIGKILL, and a start after 150 ms.",
-			"Requests without an answer are repeated under their keys.", kill("api"),
-		},
-		{
-			restartDatabase, "program", "Restart PostgreSQL", "An immediate shutdown without a checkpoint, and a start.",
-			"Every program reconnects, and what was acknowledged is still there.", restart,
-		},
-		outage("cut-provider", "Cut the network to the provider", "every connection to the provider and the merchant was cut before a request arrived", refused, harness.Faults{DropBefore: 1}),
-		outage("provider-500", "Let the provider answer 500", "the provider and the merchant answered every request with 500", refused, harness.Faults{Error500: 1}),
-		outage("provider-slow", "Slow the provider down", "the provider and the merchant answered after 2 s", "Charges take longer, and leases are renewed.", harness.Faults{Slow: harness.Slow{P: 1, Milliseconds: 2000}}),
-		outage("provider-silent", "Lose the provider's answers", "the provider and the merchant carried out every request and answered none", refused, harness.Faults{DropAfter: 1}),
-		{
-			"redeliver", "message", "Redeliver every message", "Each message that the worker has received is in the outbox once more.",
-			"inbox_message_once counts each message as a duplicate.", redeliver,
-		},
-		{
-			"resend-webhooks", "message", "Resend all webhooks of the provider", "The provider sends each of its events once more.",
-			"inbox_message_once counts each event as a duplicate.", resendWebhooks,
-		},
-	}
+	return all
 }
 
 // Do takes an action, one at a time, and says in a sentence what it did. Of the guard lab it also
 // returns the Finding, as JSON, and says before how far it has come. An action in flight holds up
 // the demo's audit.
 func (l *Lab) Do(ctx context.Context, name string, progress func(string)) (said string, finding []byte, err error) {
-	actions := l.Actions()
-	i := slices.IndexFunc(actions, func(a Action) bool { return a.Name == name })
-	if i < 0 {
-		return "", nil, fmt.Errorf("there is no action %q", name)
-	}
 	l.acting.Lock()
 	defer l.acting.Unlock()
 	if l.run == nil {
@@ -104,7 +66,25 @@ func (l *Lab) Do(ctx context.Context, name string, progress func(string)) (said 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.ended, cancel)() //nolint:contextcheck // it is the demo's, whose end ends the action
-	return actions[i].do(ctx, l.run, progress)
+	guards := Guards()
+	if i := slices.IndexFunc(guards, func(g Guard) bool { return g.Name == name }); i >= 0 {
+		return l.run.remove(ctx, guards[i], progress)
+	}
+	said, err = l.run.act(ctx, name)
+	return said, nil, err
+}
+
+// remove removes a guard from another payonce. It uses the demo's programs, and nothing else of it.
+func (r *run) remove(ctx context.Context, g Guard, progress func(string)) (said string, finding []byte, err error) {
+	if r.Running != nil {
+		return "", nil, errNotRun
+	}
+	f, err := Options{Say: progress, Now: r.Now, programs: &r.world.Binaries}.without(ctx, g)
+	if err != nil {
+		return "", nil, err
+	}
+	finding, err = json.Marshal(f)
+	return f.verdict(), finding, err
 }
 
 // open lets actions act on a demo until ctx ends.
@@ -121,100 +101,9 @@ func (l *Lab) close() {
 	l.run = nil
 }
 
-// sendTen also records what it sees, for the checks of the demo.
-func sendTen(ctx context.Context, r *run, _ func(string)) (string, []byte, error) {
-	c := newPlan(newSeed(), 1, newRunName()).charges[0]
-	c.together = 10
-	ctx, cancel := context.WithTimeout(ctx, trafficTimeout)
-	defer cancel()
-	r.merchant.run(ctx, []*charge{c})
-	r.sent = append(r.sent, c)
-	if len(c.answers) < c.together {
-		return "", nil, fmt.Errorf("%d of %d requests with the key %s were answered", len(c.answers), c.together, c.key)
-	}
-	different := map[harness.Answer]bool{}
-	for _, a := range c.answers {
-		different[a] = true
-	}
-	return fmt.Sprintf("%d requests with the key %s had %s; %s %s",
-		len(c.answers), c.key, plural(len(different), "different answer"), c.ID, c.outcome()), nil, nil
-}
-
-// kill kills one of the two workers or apis and starts it again.
-func kill(program string) deed {
-	return func(ctx context.Context, r *run, _ func(string)) (string, []byte, error) {
-		r.striking.Lock()
-		defer r.striking.Unlock()
-		r.kills++
-		which := r.kills % programsOfKind
-		said := fmt.Sprintf("%s-%d was %s, and runs again", program, which+1, r.killed)
-		if r.Running != nil {
-			return said, nil, r.cutSessions(ctx, program)
-		}
-		p := map[string][]*harness.Process{"worker": r.world.Workers, "api": r.world.APIs}[program][which]
-		if err := p.Kill(); err != nil {
-			return "", nil, fmt.Errorf("%w\n%s", err, p.Tail())
-		}
-		_ = harness.Wait(ctx, killPause) // a start fails where ctx has ended
-		ctx, cancel := context.WithTimeout(ctx, startTimeout)
-		defer cancel()
-		return said, nil, p.Restart(ctx)
-	}
-}
-
-// restart restarts the database's server without a shutdown, or returns errNotRun.
-func restart(ctx context.Context, r *run, _ func(string)) (string, []byte, error) {
-	r.striking.Lock()
-	defer r.striking.Unlock()
-	if r.server == nil {
-		return "", nil, errNotRun
-	}
-	began := r.Now()
-	err := r.server.Restart(ctx)
-	return fmt.Sprintf("PostgreSQL was shut down at once and answers again after %s", r.Now().Sub(began).Round(time.Millisecond)), nil, err
-}
-
-// outage is an action that replaces the demo's own faults for a while.
-func outage(name, title, did, shows string, faults harness.Faults) Action {
-	do := func(ctx context.Context, r *run, _ func(string)) (string, []byte, error) {
-		err := r.sandbox.SetFaults(ctx, faults)
-		if err == nil {
-			err = harness.Wait(ctx, outageLength)
-		}
-		ctx, cancel := closing(ctx)
-		defer cancel()
-		r.breaking.Lock()
-		own := r.faults
-		r.breaking.Unlock()
-		return fmt.Sprintf("for %s %s", outageLength, did), nil, errors.Join(err, r.sandbox.SetFaults(ctx, own))
-	}
-	return Action{name, "provider", title, fmt.Sprintf("For %s.", outageLength), shows, do}
-}
-
-const repeatMessages = `
-insert into outbox (topic, message_id, payload, metadata)
-select 'charges', message_id, payload, metadata
-  from inbox
- where receiver = 'fulfillment'
- order by id`
-
-// redeliver returns when the messages were received once more.
-func redeliver(ctx context.Context, r *run, _ func(string)) (string, []byte, error) {
-	repeated, err := r.db.Exec(ctx, repeatMessages)
-	if err == nil {
-		err = await(ctx, r.db, `select not exists (select from outbox)`)
-	}
-	return plural(int(repeated.RowsAffected()), "message") + " had a second delivery", nil, err
-}
-
-func resendWebhooks(ctx context.Context, r *run, _ func(string)) (string, []byte, error) {
-	sent, err := r.sandbox.RepeatWebhooks(ctx, 1)
-	return fmt.Sprintf("the provider sent %s once more, %d were taken", plural(sent.Events, "event"), sent.Delivered), nil, err
-}
-
 // obey takes an action for each line until the text ends.
-func (l *Lab) obey(ctx context.Context, o Options, commands io.Reader) {
-	for lines := bufio.NewScanner(commands); lines.Scan() && ctx.Err() == nil; {
+func (l *Lab) obey(ctx context.Context, o Options) {
+	for lines := bufio.NewScanner(o.Commands); lines.Scan() && ctx.Err() == nil; {
 		name := strings.TrimSpace(lines.Text())
 		if name == "" {
 			continue
@@ -237,50 +126,139 @@ func (l *Lab) names() string {
 		"\nto remove a guard from another payonce, type one of: " + strings.Join(names[true], ", ")
 }
 
-// strike is an action of the crash lab at a time of the plan.
-type strike struct {
-	at     time.Duration
-	action string
-}
-
-// The actions of the crash lab that the plan takes.
-const (
-	killWorker      = "kill-worker"
-	killAPI         = "kill-api"
-	restartDatabase = "restart-database"
-)
-
-// newStrikes strikes a worker about every second and, a third and two thirds of the way, an api and
-// the database.
-func newStrikes(r *rand.Rand, length time.Duration) (strikes []strike) {
-	const rest = 1200 * time.Millisecond
-	n := int(length / rest)
-	for i := range n {
-		at := rest*time.Duration(i) + rest/4 + time.Duration(r.Int64N(int64(rest/2)))
-		strikes = append(strikes, strike{at, killWorker})
-		if i == n/3 {
-			strikes = append(strikes, strike{at, killAPI})
-		}
-		if i == 2*n/3 {
-			strikes = append(strikes, strike{at, restartDatabase})
+// act takes an action of the crash lab, and says what it did.
+func (r *run) act(ctx context.Context, name string) (string, error) {
+	switch name {
+	case "send-10":
+		return r.sendTen(ctx)
+	case killWorker:
+		return r.kill(ctx, "worker", r.world.Workers)
+	case killAPI:
+		return r.kill(ctx, "api", r.world.APIs)
+	case restartDatabase:
+		return r.restart(ctx)
+	case "redeliver":
+		return r.redeliver(ctx)
+	case "resend-webhooks":
+		sent, err := r.sandbox.RepeatWebhooks(ctx, 1)
+		return fmt.Sprintf("the provider sent %s once more, %d were taken", plural(sent.Events, "event"), sent.Delivered), err
+	}
+	for _, e := range entries("faults") {
+		if e["action"] == name {
+			return r.outage(ctx, e)
 		}
 	}
-	return strikes
+	return "", fmt.Errorf("there is no action %q", name)
+}
+
+// sendTen also records what it sees, for the checks of the demo.
+func (r *run) sendTen(ctx context.Context) (string, error) {
+	c := newPlan(newSeed(), 1, newRunName()).charges[0]
+	c.together = 10
+	ctx, cancel := context.WithTimeout(ctx, trafficTimeout)
+	defer cancel()
+	r.merchant.run(ctx, []*charge{c})
+	r.sent = append(r.sent, c)
+	if len(c.answers) < c.together {
+		return "", fmt.Errorf("%d of %d requests with the key %s were answered", len(c.answers), c.together, c.key)
+	}
+	different := map[harness.Answer]bool{}
+	for _, a := range c.answers {
+		different[a] = true
+	}
+	return fmt.Sprintf("%d requests with the key %s had %s; %s %s",
+		len(c.answers), c.key, plural(len(different), "different answer"), c.ID, c.outcome()), nil
+}
+
+// kill kills one of the two programs of a kind and starts it again.
+func (r *run) kill(ctx context.Context, kind string, programs []*harness.Process) (string, error) {
+	r.striking.Lock()
+	defer r.striking.Unlock()
+	r.kills++
+	which := r.kills % programsOfKind
+	said := fmt.Sprintf("%s-%d was %s, and runs again", kind, which+1, r.killed)
+	if r.Running != nil {
+		return said, r.cutSessions(ctx, kind)
+	}
+	p := programs[which]
+	if err := p.Kill(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, p.Tail())
+	}
+	_ = harness.Wait(ctx, killPause) // a start fails where ctx has ended
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	return said, p.Restart(ctx)
+}
+
+// restart restarts the database's server without a shutdown, or returns errNotRun.
+func (r *run) restart(ctx context.Context) (string, error) {
+	r.striking.Lock()
+	defer r.striking.Unlock()
+	if r.server == nil {
+		return "", errNotRun
+	}
+	began := r.Now()
+	err := r.server.Restart(ctx)
+	return fmt.Sprintf("PostgreSQL was shut down at once and answers again after %s", r.Now().Sub(began).Round(time.Millisecond)), err
+}
+
+// outage replaces the demo's own faults for a while.
+func (r *run) outage(ctx context.Context, e entry) (string, error) {
+	var faults harness.Faults
+	err := json.Unmarshal([]byte(e["faults"]), &faults)
+	if err == nil {
+		err = r.sandbox.SetFaults(ctx, faults)
+	}
+	if err == nil {
+		err = harness.Wait(ctx, outageLength)
+	}
+	ctx, cancel := closing(ctx)
+	defer cancel()
+	r.breaking.Lock()
+	own := r.faults
+	r.breaking.Unlock()
+	return fmt.Sprintf("for %s %s", outageLength, e["said"]), errors.Join(err, r.sandbox.SetFaults(ctx, own))
+}
+
+const repeatMessages = `
+insert into outbox (topic, message_id, payload, metadata)
+select 'charges', message_id, payload, metadata
+  from inbox
+ where receiver = 'fulfillment'
+ order by id`
+
+// redeliver returns when the messages were received once more.
+func (r *run) redeliver(ctx context.Context) (string, error) {
+	repeated, err := r.db.Exec(ctx, repeatMessages)
+	if err == nil {
+		err = await(ctx, r.db, `select not exists (select from outbox)`)
+	}
+	return plural(int(repeated.RowsAffected()), "message") + " had a second delivery", err
 }
 
 // strikeAll breaks things while charges flow: the provider and the shop carry out all requests and
-// answer none, then they have faults for the whole demo, and the plan's strikes happen. It ends early,
-// without an error, when the time is up.
+// answer none, then they have faults for the whole demo. A worker is struck about every second and,
+// a third and two thirds of the way, an api and the database. It ends early, without an error,
+// when the time is up.
 func (r *run) strikeAll(ctx context.Context) error {
-	const silence = 2 * time.Second
+	const (
+		silence = 2 * time.Second
+		rest    = 1200 * time.Millisecond
+	)
 	began, slow := r.Now(), harness.Slow{P: 0.1, Milliseconds: 300}
 	err := r.setFaults(ctx, harness.Faults{DropAfter: 1})
 	if err == nil && harness.Wait(ctx, silence) == nil {
 		err = r.setFaults(ctx, harness.Faults{Seed: r.Seed, DropBefore: 0.05, DropAfter: 0.05, Error500: 0.03, Slow: slow})
 	}
-	for _, s := range r.plan.strikes {
-		if err == nil && harness.Wait(ctx, s.at-r.Now().Sub(began)) == nil {
-			err = r.strike(ctx, s.action)
+	n := int(r.plan.length / rest)
+	also := map[int]string{n / 3: killAPI, 2 * n / 3: restartDatabase}
+	for i := 0; i < n && err == nil; i++ {
+		at := rest*time.Duration(i) + rest/4 + time.Duration(r.plan.random.Int64N(int64(rest/2)))
+		if err = harness.Wait(ctx, at-r.Now().Sub(began)); err == nil {
+			err = r.strike(ctx, killWorker)
+		}
+		if other, due := also[i]; due && err == nil {
+			err = r.strike(ctx, other)
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -305,8 +283,7 @@ func (r *run) strike(ctx context.Context, name string) error {
 		_ = harness.Wait(ctx, 10*time.Millisecond)
 	}
 	flowing, began := r.inFlight() > 0, r.Now()
-	actions := crashes()
-	_, _, err := actions[slices.IndexFunc(actions, func(a Action) bool { return a.Name == name })].do(ctx, r, nil)
+	_, err := r.act(ctx, name)
 	r.breaking.Lock()
 	defer r.breaking.Unlock()
 	switch c := &r.chaos; {

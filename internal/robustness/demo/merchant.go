@@ -94,19 +94,19 @@ func (m *merchant) process(ctx context.Context, c *charge) {
 	for i, refund := range c.refunds {
 		refund.path = own + "/refunds"
 		all.Go(func() {
-			if c.kind.then == outside && i == 0 {
+			if c.then == outside && i == 0 {
 				m.refundOutside(ctx, own, refund)
 			} else {
 				m.send(ctx, refund, func() {})
 			}
 		})
-		if c.kind.then != rivals {
+		if c.then != rivals {
 			all.Wait()
 		}
 	}
 	all.Wait()
-	if c.kind.then == won || c.kind.then == lost {
-		_ = m.sandbox.Dispute(ctx, m.event(ctx, own, "payment.started"), c.kind.then)
+	if c.then == "won" || c.then == "lost" {
+		_ = m.sandbox.Dispute(ctx, m.event(ctx, own, "payment.started"), c.then)
 		m.event(ctx, own, "charge.dispute_closed")
 	}
 }

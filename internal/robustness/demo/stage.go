@@ -85,8 +85,8 @@ func openStage(ctx context.Context, o Options, stock ...string) (s *stage, err e
 	setup := harness.Setup{APIs: programsOfKind, Workers: programsOfKind, Merchant: "demo", Stock: stock, Events: true}
 	if o.Keep {
 		s.world.Secrets.API = visitorsKey
-		setup.Env = func(kind string, i int, env map[string]string) {
-			if kind == "api" && i == 0 && isFree(ctx, visitorsAddress) {
+		s.world.Env = func(name string, env map[string]string) {
+			if name == "api-1" && isFree(ctx, visitorsAddress) {
 				env["HTTP_ADDR"] = visitorsAddress
 			}
 		}
@@ -158,20 +158,15 @@ func (s *stage) openPool(ctx context.Context) (err error) {
 	return err
 }
 
-// inDatabase is the same server's URL, or its list of keywords, with another database.
+// inDatabase is the same server's URL with another database.
 func inDatabase(server, name string) (string, error) {
-	if !strings.HasPrefix(server, "postgres://") && !strings.HasPrefix(server, "postgresql://") {
-		// Of a keyword that is given twice the last one counts.
-		return server + " dbname=" + name, nil
-	}
 	u, err := url.Parse(server)
-	if err != nil {
-		return "", fmt.Errorf("read the URL of --database: %w", errors.Unwrap(err)) // not its text: it may hold a password
+	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
+		return "", errors.New("--database must be a URL as postgres://user@host") // not what it is: that may hold a password
 	}
 	u.Path = "/" + name
 	query := u.Query()
 	query.Del("dbname")
-	query.Del("database")
 	u.RawQuery = query.Encode()
 	return u.String(), nil
 }

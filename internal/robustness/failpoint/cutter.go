@@ -13,13 +13,17 @@ import (
 type Cutter struct {
 	*Proxy
 
-	mu         sync.Mutex
-	armed      bool
+	mu    sync.Mutex
+	aim   *aim  // nil unless armed
+	aimed *Trip // that fits the aim
+	cuts  int
+}
+
+// aim is where a cutter cuts.
+type aim struct {
 	side       Side
 	statements int
 	last       bool
-	aimed      *Trip // that fits
-	cuts       int
 }
 
 // StartCutter starts a cutter before the server of a connection string. It ends
@@ -28,7 +32,7 @@ func StartCutter(tb testing.TB, server string) *Cutter {
 	tb.Helper()
 	c := &Cutter{}
 	var err error
-	if c.Proxy, err = NewProxy(tb.Context(), server, func() Hook { return c }); err != nil {
+	if c.Proxy, err = NewProxy(tb.Context(), server, func() Hook { return c.hook }); err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(c.Close)
@@ -39,19 +43,16 @@ func StartCutter(tb testing.TB, server string) *Cutter {
 // 0 for any batch, 1 for a query, 2 for a batch of two statements. A new
 // connection's first queries are preceded by a batch without a statement, which
 // prepares them.
-func (c *Cutter) Arm(side Side, statements int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.armed, c.side, c.statements = true, side, statements
-}
+func (c *Cutter) Arm(side Side, statements int) { c.arm(aim{side, statements, false}) }
 
 // ArmLast is Arm for a server that is lost with the connection: new connections
 // are refused from then on.
-func (c *Cutter) ArmLast(side Side, statements int) {
-	c.Arm(side, statements)
+func (c *Cutter) ArmLast(side Side, statements int) { c.arm(aim{side, statements, true}) }
+
+func (c *Cutter) arm(a aim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.last = true
+	c.aim, c.aimed = &a, nil
 }
 
 // Cuts is how many connections were cut at a batch.
@@ -61,32 +62,19 @@ func (c *Cutter) Cuts() int {
 	return c.cuts
 }
 
-// Before cuts a batch that fits, if that is the side, or remembers it for After.
-func (c *Cutter) Before(t *Trip) Fault {
+func (c *Cutter) hook(t *Trip) Fault {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.armed || t.Statements < c.statements {
+	if c.aim != nil && c.aimed == nil && t.Side == Before && t.Statements >= c.aim.statements {
+		c.aimed = t
+	}
+	if c.aim == nil || t != c.aimed || t.Side != c.aim.side {
 		return None
 	}
-	c.armed, c.aimed = false, t
-	return c.cut(t, Before)
-}
-
-// After cuts the batch that Before has remembered.
-func (c *Cutter) After(t *Trip) Fault {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.cut(t, After)
-}
-
-func (c *Cutter) cut(t *Trip, side Side) Fault {
-	if t != c.aimed || side != c.side {
-		return None
-	}
-	c.aimed = nil
-	c.cuts++
-	if c.last {
+	if c.aim.last {
 		_ = c.listener.Close() // Close closes it a second time and ignores the error
 	}
+	c.aim, c.aimed = nil, nil
+	c.cuts++
 	return Cut
 }

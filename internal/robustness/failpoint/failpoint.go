@@ -14,8 +14,9 @@
 // # Limits
 //
 // The package does not see what the victim does between two round trips. Connections are
-// plain text: a client that asks for TLS is cut off. A client must not ask for a part of
-// an answer (Flush), copy rows in, nor call functions by the protocol's own message.
+// plain text: a client that asks for TLS is cut off. A server must not ask for a password, and a
+// client must not ask for a part of an answer (Flush), copy rows in, nor call functions by the
+// protocol's own message. A link, which has no hook, has none of these limits.
 //
 // No library cuts PostgreSQL's protocol at a named statement. Tests of many packages need it, and harness
 // starts programs alone.
@@ -46,8 +47,9 @@ type Session struct {
 	Settings string // with which it began
 }
 
-// Trip is one round trip of the victim.
+// Trip is one round trip of the victim. Its pointer is the same on both sides.
 type Trip struct {
+	Side       Side
 	Session    *Session
 	Connects   bool     // begins the session
 	Prepared   []string // SQL
@@ -63,9 +65,7 @@ type Trip struct {
 	Idle bool // no transaction is open after it
 }
 
-// Hook decides about round trips. Its methods are called concurrently, and may take their
-// time: the connection is held until they return.
-type Hook interface {
-	Before(t *Trip) Fault // a Fault but None: the server never has the request
-	After(t *Trip) Fault  // None, Cut or Shutdown
-}
+// Hook decides about a round trip on each of its sides: any Fault before, so that the server never
+// has the request, and None, Cut or Shutdown after. It is called concurrently, and may take its
+// time: the connection is held until it returns.
+type Hook func(*Trip) Fault

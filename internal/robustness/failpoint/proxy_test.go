@@ -39,19 +39,13 @@ type aim struct {
 	seen  []failpoint.Trip
 }
 
-func (a *aim) Before(t *failpoint.Trip) failpoint.Fault { return a.strike(t, failpoint.Before) }
-
-func (a *aim) After(t *failpoint.Trip) failpoint.Fault {
-	a.mu.Lock()
-	a.seen = append(a.seen, *t)
-	a.mu.Unlock()
-	return a.strike(t, failpoint.After)
-}
-
-func (a *aim) strike(t *failpoint.Trip, side failpoint.Side) failpoint.Fault {
+func (a *aim) strike(t *failpoint.Trip) failpoint.Fault {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.fired || a.fault == failpoint.None || side != a.side || len(t.Executed) == 0 || !strings.HasPrefix(t.Executed[0], a.sql) {
+	if t.Side == failpoint.After {
+		a.seen = append(a.seen, *t)
+	}
+	if a.fired || a.fault == failpoint.None || t.Side != a.side || len(t.Executed) == 0 || !strings.HasPrefix(t.Executed[0], a.sql) {
 		return failpoint.None
 	}
 	a.fired = true
@@ -66,7 +60,7 @@ func newScene(t *testing.T, hook *aim) *scene {
 	s.direct = s.connect(s.address)
 	s.exec(s.direct, `create table effects (id int primary key)`)
 	var err error
-	s.proxy, err = failpoint.NewProxy(ctx, s.address, func() failpoint.Hook { return s.hook })
+	s.proxy, err = failpoint.NewProxy(ctx, s.address, func() failpoint.Hook { return s.hook.strike })
 	testdb.Must(t, err)
 	t.Cleanup(s.proxy.Close)
 	return s
@@ -117,12 +111,12 @@ func TestHook_seesEachRoundTrip(t *testing.T) {
 	testdb.Must(t, tx.Commit(s.ctx))
 	session := s.hook.seen[0].Session
 	testrun.Same(t, "round trips", []failpoint.Trip{
-		{Session: session, Connects: true, Idle: true},
-		{Session: session, Prepared: []string{insert}, Idle: true},
-		{Session: session, Executed: []string{insert, insert}, Statements: 2, Rows: 1, Idle: true},
-		{Session: session, Executed: []string{"begin"}, Statements: -1, Opens: true},
-		{Session: session, Executed: []string{insert}, Statements: 1, Rows: 1},
-		{Session: session, Executed: []string{"commit"}, Statements: -1, Closes: true, Idle: true},
+		{Side: failpoint.After, Session: session, Connects: true, Idle: true},
+		{Side: failpoint.After, Session: session, Prepared: []string{insert}, Idle: true},
+		{Side: failpoint.After, Session: session, Executed: []string{insert, insert}, Statements: 2, Rows: 1, Idle: true},
+		{Side: failpoint.After, Session: session, Executed: []string{"begin"}, Statements: -1, Opens: true},
+		{Side: failpoint.After, Session: session, Executed: []string{insert}, Statements: 1, Rows: 1},
+		{Side: failpoint.After, Session: session, Executed: []string{"commit"}, Statements: -1, Closes: true, Idle: true},
 	}, s.hook.seen)
 	if !strings.Contains(session.Settings, "database=") {
 		t.Errorf("the session begins with %q", session.Settings)

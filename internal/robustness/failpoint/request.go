@@ -22,7 +22,7 @@ type collector struct {
 
 // next returns the next request, or an error when the client has ended.
 func (c *collector) next(client *pgproto3.Backend) (request, error) {
-	t := &Trip{Session: c.session, Statements: -1}
+	t := &Trip{Side: Before, Session: c.session, Statements: -1}
 	executes, whole := 0, false
 	var unsent []byte
 	for !whole {

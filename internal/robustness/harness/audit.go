@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -59,13 +60,16 @@ func (a Audit) With(checks ...Check) Audit {
 	return a
 }
 
+// Red are the checks that are violated.
+func (a Audit) Red() []Check {
+	return slices.DeleteFunc(slices.Clone(a.Checks), func(c Check) bool { return c.Violated == 0 })
+}
+
 // Violated names the checks that are violated.
 func (a Audit) Violated() string {
 	var names []string
-	for _, check := range a.Checks {
-		if check.Violated > 0 {
-			names = append(names, check.Name)
-		}
+	for _, check := range a.Red() {
+		names = append(names, check.Name)
 	}
 	return strings.Join(names, "; ")
 }

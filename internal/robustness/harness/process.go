@@ -31,9 +31,6 @@ import (
 	"time"
 )
 
-// ErrNotRunning says that a process has ended before it was signaled.
-var ErrNotRunning = errors.New("not running")
-
 // Process is a program that was started, through all its restarts. Its methods
 // are safe for concurrent use.
 type Process struct {
@@ -65,11 +62,7 @@ func Start(ctx context.Context, program Program) (*Process, error) {
 	return p, nil
 }
 
-// ErrPortTaken says that a program could not listen on its address.
-var ErrPortTaken = errors.New("port taken")
-
-// startPoll lies between two looks into the log of a program that starts.
-const startPoll = 5 * time.Millisecond
+var errPortTaken = errors.New("port taken")
 
 // start starts a life and returns the address that it logs.
 func (p *Process) start(ctx context.Context, addr string) (*life, string, error) {
@@ -86,6 +79,7 @@ func (p *Process) start(ctx context.Context, addr string) (*life, string, error)
 	if err != nil {
 		return nil, "", err
 	}
+	const pause = 5 * time.Millisecond // between two looks into the log
 	for {
 		ended := l.ended()
 		text, err := io.ReadAll(io.NewSectionReader(log, begin, math.MaxInt64-begin))
@@ -94,10 +88,10 @@ func (p *Process) start(ctx context.Context, addr string) (*life, string, error)
 		}
 		switch {
 		case ended && bytes.Contains(text, []byte("address already in use")):
-			return nil, "", ErrPortTaken
+			return nil, "", errPortTaken
 		case ended:
-			return nil, "", fmt.Errorf("ended before it listened: %w", l.end())
-		case Wait(ctx, startPoll) != nil:
+			return nil, "", fmt.Errorf("ended before it listened: %s", l.command.ProcessState)
+		case Wait(ctx, pause) != nil:
 			_ = l.command.Process.Kill()
 			<-l.exited
 			return nil, "", fmt.Errorf("not listening: %w", ctx.Err())
@@ -128,14 +122,6 @@ func (l *life) ended() bool {
 	}
 }
 
-// end is how the program ended. It is called after exited was closed.
-func (l *life) end() error {
-	if l.err == nil {
-		return errors.New("exit status 0")
-	}
-	return l.err
-}
-
 // Name is the program's name.
 func (p *Process) Name() string { return p.program.Name }
 
@@ -156,7 +142,7 @@ func (p *Process) now() *life {
 }
 
 // Kill sends SIGKILL and waits until the program is gone. It returns
-// ErrNotRunning for a program that had already ended.
+// os.ErrProcessDone for a program that had already ended.
 func (p *Process) Kill() error {
 	l := p.now()
 	if err := p.signal(l, syscall.SIGKILL); err != nil {
@@ -171,7 +157,7 @@ func (p *Process) Kill() error {
 // that had already ended is not.
 func (p *Process) Stop(ctx context.Context) error {
 	l := p.now()
-	if err := p.signal(l, syscall.SIGTERM); errors.Is(err, ErrNotRunning) {
+	if err := p.signal(l, syscall.SIGTERM); errors.Is(err, os.ErrProcessDone) {
 		return nil
 	} else if err != nil {
 		return err
@@ -199,18 +185,11 @@ func (p *Process) Pause() error { return p.signal(p.now(), syscall.SIGSTOP) }
 func (p *Process) Resume() error { return p.signal(p.now(), syscall.SIGCONT) }
 
 func (p *Process) signal(l *life, s syscall.Signal) error {
-	err := l.command.Process.Signal(s)
-	if errors.Is(err, os.ErrProcessDone) {
-		err = ErrNotRunning
-	}
-	if err != nil {
+	if err := l.command.Process.Signal(s); err != nil {
 		return fmt.Errorf("signal %s: %w", p.program.Name, err)
 	}
 	return nil
 }
-
-// restartPause lies between two attempts to listen on a port that is taken.
-const restartPause = 100 * time.Millisecond
 
 // Restart stops the program if it runs and starts it on the address that it had.
 // In between the system may give its port to an outgoing connection, so a start that
@@ -219,6 +198,7 @@ func (p *Process) Restart(ctx context.Context) error {
 	if err := p.Stop(ctx); err != nil {
 		return err
 	}
+	const pause = 100 * time.Millisecond // between two attempts to listen on a port that is taken
 	for {
 		life, _, err := p.start(ctx, p.addr)
 		if err == nil {
@@ -227,7 +207,7 @@ func (p *Process) Restart(ctx context.Context) error {
 			p.life = life
 			return nil
 		}
-		if !errors.Is(err, ErrPortTaken) || Wait(ctx, restartPause) != nil {
+		if !errors.Is(err, errPortTaken) || Wait(ctx, pause) != nil {
 			return fmt.Errorf("start %s: %w\n%s", p.program.Name, err, p.Tail())
 		}
 	}
@@ -237,28 +217,20 @@ func (p *Process) Restart(ctx context.Context) error {
 // ends, or the program does.
 func (p *Process) WaitReady(ctx context.Context) error {
 	const pause = 20 * time.Millisecond
-	l := p.now()
+	l, client := p.now(), &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	for {
-		if p.ready(ctx) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL()+"/readyz", http.NoBody)
+		if err != nil {
+			return err
+		}
+		if got, err := Exchange(client, request); err == nil && got.Status == http.StatusOK {
 			return nil
 		}
 		if l.ended() {
-			return fmt.Errorf("wait for %s: ended: %w\n%s", p.program.Name, l.end(), p.Tail())
+			return fmt.Errorf("wait for %s: ended: %s\n%s", p.program.Name, l.command.ProcessState, p.Tail())
 		}
 		if Wait(ctx, pause) != nil {
 			return fmt.Errorf("wait for %s: not ready: %w\n%s", p.program.Name, ctx.Err(), p.Tail())
 		}
 	}
-}
-
-func (p *Process) ready(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL()+"/readyz", http.NoBody)
-	if err != nil {
-		return false
-	}
-	request.Close = true
-	answered, err := Exchange(http.DefaultClient, request)
-	return err == nil && answered.Status == http.StatusOK
 }

@@ -115,7 +115,7 @@ func TestProcess(t *testing.T) {
 		if err := b.WaitReady(bounded(t)); err != nil {
 			t.Errorf("the other program: %v", err)
 		}
-		if err := a.Kill(); !errors.Is(err, harness.ErrNotRunning) {
+		if err := a.Kill(); !errors.Is(err, os.ErrProcessDone) {
 			t.Errorf("second kill: %v", err)
 		}
 	})

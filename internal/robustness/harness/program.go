@@ -67,18 +67,11 @@ func tail(text []byte, lines int) []byte {
 	return bytes.Join(all[max(0, len(all)-lines):], []byte("\n"))
 }
 
-// tailBytes is how much of a log's end is looked at, tailLines how many lines
-// of it are shown.
-const (
-	tailBytes = 8 << 10
-	tailLines = 12
-)
-
 // Tail is the end of the program's log, for a report of what went wrong.
 func (p *Process) Tail() string {
 	text, err := os.ReadFile(p.program.file(".log"))
 	if err != nil {
 		return err.Error()
 	}
-	return string(tail(text[max(0, len(text)-tailBytes):], tailLines))
+	return string(tail(text, 12))
 }

@@ -21,6 +21,8 @@ type World struct {
 	Secrets Secrets
 	// Provider is the origin of the provider, for the operator's tool. Empty: that of Sandbox.
 	Provider string
+	// Env, if set, changes the settings of a program that Start starts.
+	Env func(name string, env map[string]string)
 
 	Sandbox *Process
 	APIs    []*Process
@@ -41,8 +43,6 @@ type Setup struct {
 	Merchant      string
 	Stock         []string // of the merchant, as SKU=QUANTITY
 	Events        bool     // the sandbox sends the provider's events to the first api
-	// Env, if set, changes the settings of a program, the i-th of its kind: "api" or "worker".
-	Env func(kind string, i int, env map[string]string)
 }
 
 // Up migrates the database, starts the apis, the sandbox and the workers, each in the order in which
@@ -51,16 +51,7 @@ func (w *World) Up(ctx context.Context, s Setup) (err error) {
 	if _, err = w.Run(ctx, "migrate"); err != nil {
 		return err
 	}
-	set := func(kind string, env func() map[string]string) func(int) map[string]string {
-		return func(i int) map[string]string {
-			own := env()
-			if s.Env != nil {
-				s.Env(kind, i, own)
-			}
-			return own
-		}
-	}
-	if w.APIs, err = w.StartAll(ctx, "api", w.API, s.APIs, set("api", w.APIEnv)); err != nil {
+	if w.APIs, err = w.StartAll(ctx, "api", w.API, s.APIs, func(int) map[string]string { return w.APIEnv() }); err != nil {
 		return err
 	}
 	events := ""
@@ -80,14 +71,17 @@ func (w *World) Up(ctx context.Context, s Setup) (err error) {
 	if _, err = w.Run(ctx, seed...); err != nil {
 		return err
 	}
-	worker := func() map[string]string { return w.WorkerEnv(w.Sandbox.URL()) }
-	w.Workers, err = w.StartAll(ctx, "worker", w.Worker, s.Workers, set("worker", worker))
+	worker := func(int) map[string]string { return w.WorkerEnv(w.Sandbox.URL()) }
+	w.Workers, err = w.StartAll(ctx, "worker", w.Worker, s.Workers, worker)
 	return err
 }
 
 // Start starts a program of the world and waits until it is ready. One that does not become
 // ready is killed.
 func (w *World) Start(ctx context.Context, name, path string, env map[string]string) (*Process, error) {
+	if w.Env != nil {
+		w.Env(name, env)
+	}
 	p, err := Start(ctx, Program{Name: name, Path: path, Env: env, Log: w.Log})
 	if err != nil {
 		return nil, err
@@ -134,13 +128,12 @@ func (w *World) WorkerEnv(provider string) map[string]string {
 
 // StartAll starts n programs, NAME-1 to NAME-n, all at once.
 func (w *World) StartAll(ctx context.Context, name, path string, n int, env func(i int) map[string]string) ([]*Process, error) {
-	started, errs := make([]*Process, n), make([]error, n)
-	var all sync.WaitGroup
-	for i := range n {
-		all.Go(func() { started[i], errs[i] = w.Start(ctx, name+"-"+strconv.Itoa(i+1), path, env(i)) })
-	}
-	all.Wait()
-	return slices.DeleteFunc(started, func(p *Process) bool { return p == nil }), errors.Join(errs...)
+	started := make([]*Process, n)
+	err := atOnce(n, func(i int) (err error) {
+		started[i], err = w.Start(ctx, name+"-"+strconv.Itoa(i+1), path, env(i))
+		return err
+	})
+	return slices.DeleteFunc(started, func(p *Process) bool { return p == nil }), err
 }
 
 // Run runs the operator's tool on the world's database and returns its stdout.
@@ -178,10 +171,8 @@ func (w *World) Processes() []*Process {
 // their logs.
 func (w *World) Losses() (lost []string) {
 	for _, p := range w.Processes() {
-		select {
-		case <-p.Exited():
+		if p.now().ended() {
 			lost = append(lost, fmt.Sprintf("%s ended without a kill:\n%s", p.Name(), p.Tail()))
-		default:
 		}
 	}
 	return lost
@@ -190,10 +181,14 @@ func (w *World) Losses() (lost []string) {
 // Stop stops all programs at once.
 func (w *World) Stop(ctx context.Context) error {
 	processes := w.Processes()
-	errs := make([]error, len(processes))
+	return atOnce(len(processes), func(i int) error { return processes[i].Stop(ctx) })
+}
+
+func atOnce(n int, do func(i int) error) error {
+	errs := make([]error, n)
 	var all sync.WaitGroup
-	for i, p := range processes {
-		all.Go(func() { errs[i] = p.Stop(ctx) })
+	for i := range n {
+		all.Go(func() { errs[i] = do(i) })
 	}
 	all.Wait()
 	return errors.Join(errs...)
