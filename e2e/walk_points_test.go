@@ -170,7 +170,6 @@ func checkPoints(t *testing.T, recordings []recording) {
 	t.Helper()
 	listed := readFile(t, pointsFile)
 	var text strings.Builder
-	text.WriteString(pointsHeader)
 	for _, c := range recordings {
 		title := "\n" + c.scenario.name + "/" + c.program + "\n"
 		_, section, _ := strings.Cut(listed, title)
@@ -197,7 +196,7 @@ func checkPoints(t *testing.T, recordings []recording) {
 		}
 	}
 	if *updatePoints {
-		must(t, os.WriteFile(pointsFile, []byte(text.String()), 0o600))
+		must(t, os.WriteFile(pointsFile, []byte(pointsHeader+text.String()), 0o600))
 	} else if n := strings.Count(listed, "\n\n"); n != len(recordings) {
 		t.Errorf("%s lists %d recordings, and there are %d", pointsFile, n, len(recordings))
 	}

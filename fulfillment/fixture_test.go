@@ -54,9 +54,9 @@ func (f *fixture) handler(services fulfillment.Services) inbox.Handler {
 	return handlerOf(fulfillment.New(f.worker, services, slog.New(slog.DiscardHandler)), fulfillment.ChargeReceiver)
 }
 
-func (f *fixture) exec(sql string, args ...any) {
+func (f *fixture) exec(sql string) {
 	f.t.Helper()
-	testdb.Exec(f.t, f.db.Pool(), sql, args...)
+	testdb.Exec(f.t, f.db.Pool(), sql)
 }
 
 func (f *fixture) commit(b *pgx.Batch) {

@@ -32,15 +32,6 @@ func (r refunder) due(c domain.Charge, id string) task {
 	return task{"refund", func(ctx context.Context, s ledger.Stream) ([]domain.Event, error) { return r.run(ctx, s, refund) }}
 }
 
-// run records the refund as the provider's list has it, or sends it if it is not there: before the
-// first send as well, since an older delivery of the message may have sent it.
-func (r refunder) run(ctx context.Context, s ledger.Stream, refund domain.Refund) ([]domain.Event, error) {
-	if events, found, err := r.listed(ctx, s, refund); found || err != nil {
-		return events, err
-	}
-	return r.send(ctx, s, refund)
-}
-
 // listed reads the provider's list, and records what it has of the refund.
 func (r refunder) listed(ctx context.Context, s ledger.Stream, refund domain.Refund) (events []domain.Event, found bool, err error) {
 	seen, err := collect(r.provider.Refunds(ctx, s.Charge.PaymentIntent))
@@ -80,12 +71,16 @@ func isFailed(r stripe.Refund) bool {
 	return r.Status == stripe.RefundFailed || r.Status == stripe.RefundCanceled
 }
 
-// send asks the provider for a refund that is not in its list.
+// run records the refund as the provider's list has it, or sends it if it is not there. It reads the list before
+// the first send as well, since an older delivery of the message may have sent it.
 //
 // If we die here: the provider has the refund or not, and nothing is recorded. The next
 // worker reads the list, and sends under the same key only what is not there.
 // Test: TestStore, TestWalk in e2e.
-func (r refunder) send(ctx context.Context, s ledger.Stream, refund domain.Refund) ([]domain.Event, error) {
+func (r refunder) run(ctx context.Context, s ledger.Stream, refund domain.Refund) ([]domain.Event, error) {
+	if events, found, err := r.listed(ctx, s, refund); found || err != nil {
+		return events, err
+	}
 	sent, err := r.provider.CreateRefund(ctx, refund.ProviderKey(), stripe.RefundParams{
 		Reference: refund.ID, PaymentIntent: s.Charge.PaymentIntent,
 		Amount: refund.Amount, Currency: string(s.Charge.Currency),

@@ -84,8 +84,8 @@ func share(slots int) int { return max(1, 7*slots/8) }
 func (p *Processor) reserve(most int) reservation {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := reservation{full: append([]string{}, p.pausedIn...), since: time.Since(p.complete), news: p.news.Load()} // full is never null, which would claim nothing
-	has := map[string]int{}
+	r, has := reservation{full: append([]string{}, p.pausedIn...)}, map[string]int{} // never null, which would claim nothing
+	r.since, r.news = time.Since(p.complete), p.news.Load()                          //nolint:forbidigo // it decides only what is read
 	for d := range p.holds {
 		if has[d.Partition]++; d.Partition != "" && has[d.Partition] == share(p.Concurrency) {
 			r.full = append(r.full, d.Partition)

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -109,21 +110,32 @@ func (p *Processor) queueRepair(b *pgx.Batch) {
 	}
 	b.Queue(correctDueTimes, p.Receiver, q.BackoffCap, max(LongestWait, q.BackoffCap))
 	if len(p.stranded) == 0 {
-		b.Queue(readStranded, p.Receiver, p.repairedKey).QueryRow(func(row pgx.Row) error { return row.Scan(&p.stranded, &p.repairedKey) })
+		b.Queue(readStranded, p.Receiver, p.repairedKey).QueryRow(func(row pgx.Row) error {
+			var keys []string
+			err := row.Scan(&keys, &p.repairedKey)
+			if len(keys) > 0 {
+				p.stranded = append(p.stranded, keys)
+			}
+			return err
+		})
 	}
 }
 
-// promoteStranded repairs keys, each in a transaction of its own, since another one may have it locked.
-// What is left after a short time waits for the next tick, and a key that is locked is found again.
+// promoteStranded repairs keys, each set of them in a transaction of its own, and in two halves where
+// one of them is locked. What is left after a short time waits for the next tick, and a key that
+// cannot be repaired is found again.
 //
 // If we die here: the repair of another processor finds the keys. Test: TestModel.
 func (p *Processor) promoteStranded(ctx context.Context) {
 	for began := time.Now(); len(p.stranded) > 0 && time.Since(began) < promoteTime; { //nolint:forbidigo // it decides only when claims go on
+		keys := p.stranded[0]
+		p.stranded = p.stranded[1:]
 		b := &pgx.Batch{}
 		b.Queue(setLockTimeout)
-		b.Queue(promote, p.Receiver, p.stranded[0])
-		_ = p.DB.Commit(ctx, b)
-		p.stranded = p.stranded[1:]
+		b.Queue(promoteMany, slices.Repeat([]string{p.Receiver}, len(keys)), keys)
+		if half := len(keys) / 2; p.DB.Commit(ctx, b) != nil && half > 0 {
+			p.stranded = append(p.stranded, keys[:half], keys[half:])
+		}
 	}
 }
 

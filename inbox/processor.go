@@ -63,9 +63,9 @@ type Processor struct {
 	away         bool // the database, at the last claim
 	repaired     time.Time
 	repairTook   time.Duration
-	repairedKey  string    // keys up to it were looked at
-	stranded     []string  // keys without a first message
-	patientUntil time.Time // others are not taken over before, after an outage of the database
+	repairedKey  string     // keys up to it were looked at
+	stranded     [][]string // sets of keys without a first message
+	patientUntil time.Time  // others are not taken over before, after an outage of the database
 }
 
 var (

@@ -159,36 +159,35 @@ func TestContract_examplesAreValid(t *testing.T) {
 	t.Parallel()
 	checked := 0
 	check := func(where string, proxy *base.SchemaProxy, one *yaml.Node, many *orderedmap.Map[string, *base.Example]) {
-		nodes := map[string]*yaml.Node{"": one}
-		for name, example := range many.FromOldest() {
-			nodes[name] = example.Value
+		nodes := []*yaml.Node{one}
+		for example := range many.ValuesFromOldest() {
+			nodes = append(nodes, example.Value)
 		}
-		for name, node := range nodes {
-			if node == nil {
-				continue
-			}
+		for _, node := range slices.DeleteFunc(nodes, func(n *yaml.Node) bool { return n == nil }) {
 			checked++
 			var value any
 			testdb.Must(t, node.Decode(&value))
 			if ok, wrong := schema_validation.NewSchemaValidator().ValidateSchemaObject(proxy.Schema(), value); !ok {
-				t.Errorf("%s, %s: %v", where, name, wrong)
+				t.Errorf("%s: %v", where, wrong)
 			}
 		}
 	}
-	media := func(where string, content *orderedmap.Map[string, *v3.MediaType]) {
-		for _, m := range content.FromOldest() {
-			check(where, m.Schema, m.Example, m.Examples)
-		}
-	}
 	operations(theContract(t), func(method, path string, o *v3.Operation, parameters []*v3.Parameter) {
+		where := method + " " + path
 		for _, p := range parameters {
-			check(method+" "+path+" "+p.Name, p.Schema, p.Example, p.Examples)
+			check(where+" "+p.Name, p.Schema, p.Example, p.Examples)
 		}
+		contents := []*orderedmap.Map[string, *v3.MediaType]{}
 		if o.RequestBody != nil {
-			media(method+" "+path, o.RequestBody.Content)
+			contents = append(contents, o.RequestBody.Content)
 		}
-		for status, r := range o.Responses.Codes.FromOldest() {
-			media(method+" "+path+" "+status, r.Content)
+		for r := range o.Responses.Codes.ValuesFromOldest() {
+			contents = append(contents, r.Content)
+		}
+		for _, content := range contents {
+			for m := range content.ValuesFromOldest() {
+				check(where, m.Schema, m.Example, m.Examples)
+			}
 		}
 	})
 	if checked < 15 {

@@ -139,7 +139,7 @@ func poolConfig(url string, o Options, known *servers) (*pgxpool.Config, error) 
 	config.ConnConfig.ConnectTimeout = cmp.Or(config.ConnConfig.ConnectTimeout, connectTimeout)
 	config.ConnConfig.DialFunc = dial
 	config.ConnConfig.Tracer = o.Tracer
-	config.BeforeConnect, config.BeforeClose = known.beforeConnect(false), known.close
+	config.BeforeConnect, config.BeforeClose = known.beforeConnect(false), closeSocket
 	guardSessions(config)
 	own := o.sessionSettings()
 	// The server reads both TimeZone and timezone, and the last of them counts.

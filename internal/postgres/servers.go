@@ -33,18 +33,15 @@ type servers struct {
 	check     func(ctx context.Context, c *pgconn.PgConn) error
 
 	mu       sync.Mutex
-	system   string // identifier of the database cluster
-	timeline uint64 // the newest, 0 before the first session
-	host     string // of the newest session, with its port
-	sessions map[*pgconn.PgConn]bool
+	system   string                  // identifier of the database cluster
+	timeline uint64                  // the newest, 0 before the first session
+	host     string                  // of the newest session, with its port
+	sessions map[*pgconn.PgConn]bool // those that were not closed when the newest was opened
 }
 
-// close forgets a session, and closes its socket: of a session that failed, pgx waits up to 15 s for
-// the server to close it, and keeps its place in the pool as long.
-func (s *servers) close(c *pgx.Conn) {
-	s.mu.Lock()
-	delete(s.sessions, c.PgConn())
-	s.mu.Unlock()
+// closeSocket closes the socket of a session that failed: pgx waits up to 15 s for the server to close
+// it, and the session keeps its place in the pool as long.
+func closeSocket(c *pgx.Conn) {
 	if c.IsClosed() {
 		_ = c.PgConn().Conn().Close()
 	}
@@ -160,11 +157,16 @@ func (s *servers) admit(ctx context.Context, c *pgconn.PgConn, host string) erro
 	if system == s.system && timeline < s.timeline {
 		return fmt.Errorf("%w: it is on timeline %d, %s was on %d", ErrOldTimeline, timeline, s.host, s.timeline)
 	}
-	if system != s.system || timeline > s.timeline {
-		for other := range s.sessions {
-			_ = other.Conn().Close() // its user gets an error
+	newer := system != s.system || timeline > s.timeline
+	for other := range s.sessions {
+		select {
+		case <-other.CleanupDone():
+			delete(s.sessions, other)
+		default:
+			if newer {
+				_ = other.Conn().Close() // its user gets an error
+			}
 		}
-		clear(s.sessions)
 	}
 	s.sessions[c] = true
 	s.system, s.timeline, s.host = system, timeline, host
@@ -201,7 +203,6 @@ func (db *DB) Look(ctx context.Context) {
 	_ = db.servers.beforeConnect(true)(ctx, config)
 	if conn, err := pgx.ConnectConfig(ctx, config); err == nil { // else no other host takes writes
 		_ = conn.Close(ctx)
-		db.servers.close(conn)
 	}
 }
 

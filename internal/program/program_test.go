@@ -79,11 +79,6 @@ func TestMain_endsAProgramThatDoesNotStop(t *testing.T) {
 	})
 	testdb.Must(t, err)
 	lines.Field(t, "stopped with work unfinished, others take it over", "level")
-	broken := errors.New("broken")
-	err = program.Bounded(ctx, log, time.Hour, func(context.Context, *slog.Logger, map[string]string) error { return broken })
-	if !errors.Is(err, broken) {
-		t.Errorf("a program that ends with an error: %v", err)
-	}
 }
 
 // TestServe: after its stop a server finishes what is in flight, and takes no other connection. A request

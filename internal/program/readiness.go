@@ -22,8 +22,9 @@ type Check func(ctx context.Context, q postgres.Querier) (why string, err error)
 const (
 	readyAge      = time.Second     // how long an answer is valid
 	readyTimeout  = 2 * time.Second // of all checks
-	probeInterval = 2 * time.Second
-	probesForLook = 5                      // one of so many probes tries the other hosts too
+	probeInterval = time.Second
+	probesForIdle = 5                      // one of so many probes pings while no connection is in use
+	probesForLook = 10                     // one of so many tries the other hosts too
 	failedProbe   = 400 * time.Millisecond // after a probe that failed, and while commits hang
 )
 
@@ -53,7 +54,7 @@ type Readiness struct {
 }
 
 // NewReadiness does not connect yet. Its connection has the settings of db's. Until ctx ends
-// it pings the server every two seconds, and where that does not answer it finds the new primary of a
+// it pings the server every second, or every five while no connection is in use, and where that does not answer it finds the new primary of a
 // failover for all connections of db. The other hosts of the URL are tried every ten seconds, or at
 // each ping while commits hang.
 func NewReadiness(ctx context.Context, db *postgres.DB, now func() time.Time) *Readiness {
@@ -74,6 +75,9 @@ func (r *Readiness) probe(ctx context.Context, db *postgres.DB) {
 	}
 	pause := probeInterval
 	for probes := 1; loop.Pause(ctx, pause, nil); probes++ {
+		if db.Pool().Stat().AcquiredConns() == 0 && probes%probesForIdle != 0 && pause == probeInterval {
+			continue // what a server that hangs does not answer is in use
+		}
 		failed := within(func(ctx context.Context) error {
 			return r.pool.AcquireFunc(ctx, func(*pgxpool.Conn) error { return nil }) // which pings it
 		}) != nil

@@ -15,12 +15,13 @@ import (
 
 const html = "<html><body>502 Bad Gateway</body></html>"
 
-// outcomes returns everything that can come back instead of a success, and its
-// classification.
-func outcomes() map[string]struct {
+type outcome struct {
 	answer http.HandlerFunc
-	want   string
-} {
+	want   string // its classification
+}
+
+// outcomes returns everything that can come back instead of a success.
+func outcomes() map[string]outcome {
 	card := errorJSON("card_error", "card_declined", "decline_code", "insufficient_funds",
 		"payment_intent", map[string]any{
 			"id": "pi_1", "object": "payment_intent", "status": "requires_payment_method", "amount": 1999, "currency": "eur",
@@ -29,10 +30,7 @@ func outcomes() map[string]struct {
 	invalid := errorJSON("invalid_request_error", "resource_missing")
 	api := errorJSON("api_error", "")
 	saved := []string{"Idempotent-Replayed", "true"}
-	return map[string]struct {
-		answer http.HandlerFunc
-		want   string
-	}{
+	return map[string]outcome{
 		"a declined card":                       {answer(402, card), "declined"},
 		"a decline that leaves the intent out":  {answer(402, errorJSON("card_error", "card_declined")), "declined"},
 		"a decline with an intent in rags":      {answer(402, errorJSON("card_error", "card_declined", "payment_intent", map[string]any{})), "declined"},
