@@ -82,7 +82,7 @@ func isOfProvider(messageType string) bool { return strings.HasPrefix(messageTyp
 
 // isAboutCharge reports whether the receiver of charges takes messages of a type.
 func isAboutCharge(messageType string) bool {
-	return domain.EventTypeNamed(messageType).Request ||
+	return domain.EventTypeNamed(messageType).Request || messageType == TypeRefundEnded ||
 		strings.HasPrefix(messageType, ProviderEvent+"payment_intent.") || observedBy(messageType) != ""
 }
 

@@ -173,6 +173,7 @@ func (r *deliveryRun) queue(b *pgx.Batch, events []domain.Event) (ledger.Stream,
 				r.announce(b, to, next, e)
 			}
 		}
+		r.wakeRefund(b, next, e)
 	}
 	return next, nil
 }
