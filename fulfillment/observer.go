@@ -7,6 +7,8 @@ import (
 	"iter"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/stripe"
@@ -103,4 +105,26 @@ func (f *findings) add(object string, events []domain.Event, err error) {
 	if err = cmp.Or(err, illegal); err != nil {
 		f.err = &inbox.DeadLetterError{Err: fmt.Errorf("%s: %w", object, err)}
 	}
+}
+
+// TypeRefundEnded is the type of a message that wakes the message of a refund which an observer has
+// ended. Its payload names the event that ended the refund.
+const TypeRefundEnded = "refund.ended"
+
+// wakeRefund queues a message behind that of a refund whose outcome another delivery records: it is
+// due then, and does not wait for its next read of the provider's list.
+func (r *deliveryRun) wakeRefund(b *pgx.Batch, s ledger.Stream, e ledger.StoredEvent) {
+	var refund string
+	switch ended := e.Event.(type) {
+	case domain.RefundSucceeded:
+		refund = ended.RefundID
+	case domain.RefundFailed:
+		refund = ended.RefundID
+	}
+	if refund == "" || refund == r.delivery.OrderingKey {
+		return
+	}
+	inbox.Append(b, ChargeReceiver, inbox.Message{
+		ID: "ended:" + refund, Type: TypeRefundEnded, OrderingKey: refund, Partition: s.Charge.MerchantID, Payload: s.EncodeEnvelope(e),
+	})
 }

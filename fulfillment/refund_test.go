@@ -1,6 +1,7 @@
 package fulfillment_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -40,6 +41,19 @@ func TestReversal(t *testing.T) {
 func TestObservedRefund(t *testing.T) {
 	t.Parallel()
 	decides(t)
+}
+
+// TestObservedRefund_wakesItsMessage, which has another key, so that it does not wait for its next read of the list.
+func TestObservedRefund_wakesItsMessage(t *testing.T) {
+	t.Parallel()
+	for message, want := range map[string]bool{"stripe.refund.updated": true, "": false} { // "": its own message
+		m := newScripted(t, "refunding")
+		m.play(message, "refunds:succeeded", 1)
+		woken := slices.ContainsFunc(m.sent, func(s sentMessage) bool { return s.to == "fulfillment refund.ended" && s.key == "re_1" })
+		if woken != want {
+			t.Errorf("after %q it sends %v", message, m.sent)
+		}
+	}
 }
 
 func TestDispute(t *testing.T) {

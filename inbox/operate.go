@@ -130,8 +130,8 @@ func readEntries(ctx context.Context, q groupcommit.Querier, sql string, args ..
 }
 
 // decideDeadLetter retries a dead letter, or discards it where $3 is false. One that is retried keeps its
-// place in the order of its key: a processor promotes one that others have passed. A discard raises the
-// fence, which refuses whatever an earlier holder might still commit.
+// place in the order of its key: a processor promotes one that others have passed. The fence of one that
+// is discarded refuses whatever an earlier holder might still commit.
 const decideDeadLetter = `
 -- inbox.decideDeadLetter
 update inbox

@@ -234,7 +234,7 @@ func explain(detail Detail, s ledger.Stream, c domain.Charge, event domain.Event
 		_, canceled := c.Deadlines()[declined.Code]
 		switch {
 		case canceled: // the provider cancels without a key
-		case c.Started():
+		case c.PaymentStarted():
 			key = s.At(c.AttemptVersion).ID.String()
 		default:
 			key = c.CreationKey()
