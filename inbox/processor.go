@@ -46,26 +46,25 @@ type Options struct {
 type Processor struct {
 	Options
 
-	woken chan struct{}
-	ran   atomic.Bool
-	news  atomic.Int64 // how often a message may have come that waits for the end of one that runs
+	woken    chan struct{}
+	ran      atomic.Bool
+	arrivals atomic.Int64 // raised whenever a message may wait for a running one: release wakes the loop if it changed since the claim
 
-	mu       sync.Mutex
-	open     bool // claims may begin
-	paused   bool
-	pausedIn []string
-	complete time.Time // when the last claim began that left nothing due
-	claiming int       // slots of claims in flight, and of those that have not started what they claimed
-	holds    map[*Delivery]bool
-	running  sync.WaitGroup // of the loop, claims and handlers
+	mu        sync.Mutex
+	open      bool // claims may begin
+	paused    bool
+	pausedIn  []string
+	drainedAt time.Time // when the last claim began that left nothing due
+	claiming  int       // slots of claims in flight, and of those that have not started what they claimed
+	running   map[*Delivery]bool
+	active    sync.WaitGroup // of the loop, claims and handlers
 
 	// Of the loop alone.
 	away         bool // the database, at the last claim
 	repaired     time.Time
 	repairTook   time.Duration
-	repairedKey  string     // keys up to it were looked at
-	stranded     [][]string // sets of keys without a first message
-	patientUntil time.Time  // others are not taken over before, after an outage of the database
+	repairedKey  string    // keys up to it were looked at
+	patientUntil time.Time // others are not taken over before, after an outage of the database
 }
 
 var (
@@ -95,7 +94,7 @@ func New(o Options) (*Processor, error) {
 	q.MaxAttempts = cmp.Or(q.MaxAttempts, 12)
 	q.BackoffBase = cmp.Or(q.BackoffBase, 200*time.Millisecond)
 	q.BackoffCap = max(cmp.Or(q.BackoffCap, time.Minute), q.BackoffBase)
-	return &Processor{Options: o, woken: make(chan struct{}, 1), holds: map[*Delivery]bool{}}, nil
+	return &Processor{Options: o, woken: make(chan struct{}, 1), running: map[*Delivery]bool{}}, nil
 }
 
 // Pause stops the start of messages: of all, or of those partitions. It replaces what was
@@ -132,7 +131,7 @@ func (p *Processor) Run(ctx context.Context) error {
 	defer beating.Wait()
 	defer die()
 	p.change(func() { p.open = true })
-	p.running.Go(func() { p.claims(ctx) })
+	p.active.Go(func() { p.claims(ctx) })
 	<-ctx.Done()
 	return p.drain()
 }
@@ -151,7 +150,7 @@ func (p *Processor) claims(ctx context.Context) {
 		case <-ctx.Done():
 		case <-p.woken:
 		case <-p.Wake:
-			p.news.Add(1)
+			p.arrivals.Add(1)
 		case <-time.After(next):
 		}
 		return time.Until(until), nil //nolint:forbidigo // as above
@@ -175,25 +174,26 @@ func (p *Processor) start(ctx context.Context, claimed []*Delivery, slots int) {
 		if d.cancel = cancel; !p.open {
 			cancel(errDraining)
 		}
-		p.holds[d] = true
-		p.running.Go(func() {
+		p.running[d] = true
+		p.active.Go(func() {
 			end := EndNotStored // if the handler ends its goroutine
-			defer func() { p.ended(d, end) }()
+			defer func() { p.release(d, end) }()
 			end = p.process(handling, d)
 		})
 	}
 	if p.claiming -= slots; slots > 0 {
-		p.running.Done()
+		p.active.Done()
 	}
 }
 
-// ended wakes the loop if a message may be due that waited for this one or for its slot.
-func (p *Processor) ended(d *Delivery, end End) {
+// release frees the slot of a delivery that has ended, and wakes the loop if a message may be due
+// that waited for the delivery or for its slot.
+func (p *Processor) release(d *Delivery, end End) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.holds, d)
+	delete(p.running, d)
 	d.cancel(nil)
-	if end != EndDone || d.news != p.news.Load() {
+	if end != EndDone || d.arrivals != p.arrivals.Load() {
 		p.wake()
 	}
 }
@@ -202,7 +202,7 @@ func (p *Processor) ended(d *Delivery, end End) {
 func (p *Processor) held() []*Delivery {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Collect(maps.Keys(p.holds))
+	return slices.Collect(maps.Keys(p.running))
 }
 
 func (p *Processor) change(fields func()) {
@@ -221,7 +221,7 @@ func (p *Processor) drain() error {
 	})
 	defer late.Stop()
 	ended := make(chan struct{})
-	go func() { p.running.Wait(); close(ended) }()
+	go func() { p.active.Wait(); close(ended) }()
 	select {
 	case <-ended:
 		return nil
