@@ -215,7 +215,7 @@ func (s *riverCharges) process(ctx context.Context, id string) error {
 // start makes the charge's payment intent, unless there is one.
 func (s *riverCharges) start(ctx context.Context, stream ledger.Stream) (ledger.Stream, error) {
 	c, b := stream.Charge, &pgx.Batch{}
-	if c.Started() {
+	if c.PaymentStarted() {
 		return stream, nil
 	}
 	intent, err := s.provider.CreateIntent(ctx, attemptKey(stream), stripe.CreateParams{

@@ -58,8 +58,8 @@ func (c Charge) Terminal() bool { return c.OutcomeVersion > 0 }
 // captured reports whether the outcome of the charge is that its money was taken.
 func (c Charge) captured() bool { return c.Terminal() && c.Status != Failed }
 
-// Started reports whether the id of the payment intent is recorded.
-func (c Charge) Started() bool { return c.PaymentIntent != "" }
+// PaymentStarted reports whether the id of the payment intent is recorded.
+func (c Charge) PaymentStarted() bool { return c.PaymentIntent != "" }
 
 // NeedsWebhook reports whether the merchant has yet to receive the webhook about the
 // event at a version.
@@ -206,7 +206,7 @@ var (
 var ErrMismatch = errors.New("the provider's object is not the charge's")
 
 // Open returns the event of a new charge, with the steps of this program, whatever r says. A step that
-// a later program has more does not change the charge. The error is ErrInvalid, wrapped.
+// a later version adds does not change existing charges. The error is ErrInvalid, wrapped.
 func Open(r ChargeRequested) ([]Event, error) {
 	r.Steps, r.Skipped = nil, nil
 	for _, s := range slices.Concat(steps, subscribers) {
@@ -265,7 +265,7 @@ func (e ChargeFailed) apply(c *Charge) {
 
 func (e ChargeFailed) allowedIn(c Charge) bool {
 	return !c.Terminal() && len(c.toCompensate()) == 0 && c.mayFailFor(e.Code) &&
-		(c.stepFailed() || !c.Started() && cancellations[e.Code] != "")
+		(c.stepFailed() || !c.PaymentStarted() && cancellations[e.Code] != "")
 }
 
 // Item is a quantity of one article.

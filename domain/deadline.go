@@ -15,9 +15,8 @@ var cancellations = map[FailureCode]string{
 	AuthenticationTimeout: "the customer did not authenticate in time",
 }
 
-// Deadlines are the times, in database time, from which on the charge is to be canceled unless it is
-// captured first: that of its request, that of the customer's action, and the zero time for a
-// cancellation that was requested.
+// Deadlines maps each reason to cancel the charge, unless it is captured first, to the database time
+// from which the reason holds. A requested cancellation holds always, as the zero time.
 func (c Charge) Deadlines() map[FailureCode]time.Time {
 	deadlines := map[FailureCode]time.Time{}
 	if c.CancelRequested {

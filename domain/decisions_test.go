@@ -49,7 +49,7 @@ func TestCharge(t *testing.T) {
 			yes  bool
 		}{
 			{"exists", c.Version > 0},
-			{"started", c.Started()},
+			{"started", c.PaymentStarted()},
 			{"cancel requested", c.CancelRequested},
 			{"terminal", c.Terminal()},
 			{fmt.Sprintf("failure %v", c.Failure), c.Failure != nil},

@@ -1,10 +1,11 @@
 // Package domain decides what may happen to a charge. It is pure: no clock, no
 // randomness, no I/O, nothing but the standard library.
 //
-// A charge is the fold of its events (Fold). A decision is a method of Charge that returns
-// events: Open, RequestCancel, RequestRefund, Capture, Fail, … The same decision again
-// returns none. A decision with one event has no method: its event says it all. Append is the
-// fold that refuses the first event that the charge does not allow.
+// A charge is the fold of its events (Fold). A decision is a function that returns events: Open
+// for a new charge, and methods of Charge and Refund (RequestCancel, RequestRefund, Capture, Fail,
+// Resolve, …), which return none for what is recorded. A decision without a function, such as to
+// reserve stock, is its event. Append is the fold that refuses the first event that the charge does
+// not allow.
 //
 // An event is a type with two methods: what it changes, and when it is legal. Postings says
 // what each event posts. A step (inventory, payment, …) is one file: its events, its

@@ -101,7 +101,7 @@ func (m *sequence) next(t *rapid.T) []domain.Event {
 		return []domain.Event{event(rapid.SampledFrom([]string{"charge", "bare", "silent"}).Draw(t, "request"))}
 	case m.charge.Next() == domain.Inventory:
 		return []domain.Event{domain.InventoryReserved{Items: m.charge.Items}}
-	case !m.charge.Started():
+	case !m.charge.PaymentStarted():
 		return []domain.Event{event("payment.started.v1")}
 	default:
 		return m.charge.Capture("pi_1", m.charge.Money)

@@ -49,7 +49,7 @@ func (e PaymentStarted) apply(c *Charge) {
 }
 
 func (e PaymentStarted) allowedIn(c Charge) bool {
-	return c.due(Payment) && !c.Started() && e.PaymentIntent != ""
+	return c.due(Payment) && !c.PaymentStarted() && e.PaymentIntent != ""
 }
 
 // PaymentAttemptFailed says that the key of a call will never answer it: the provider saved an
@@ -85,7 +85,7 @@ func (e PaymentActionRequired) apply(c *Charge) {
 }
 
 func (e PaymentActionRequired) allowedIn(c Charge) bool {
-	return c.due(Payment) && c.Started() && c.ReturnURL != "" && c.Action == nil && e.URL != ""
+	return c.due(Payment) && c.PaymentStarted() && c.ReturnURL != "" && c.Action == nil && e.URL != ""
 }
 
 // PaymentCaptured says that the provider took the money.
@@ -99,7 +99,7 @@ type PaymentCaptured struct {
 
 func (PaymentCaptured) apply(c *Charge) { c.setStep(Payment, StepDone) }
 func (e PaymentCaptured) allowedIn(c Charge) bool {
-	return c.due(Payment) && c.Started() && e.PaymentIntent == c.PaymentIntent &&
+	return c.due(Payment) && c.PaymentStarted() && e.PaymentIntent == c.PaymentIntent &&
 		e.Amount == c.Amount && e.Currency == c.Currency && e.Fee == c.Fee
 }
 
@@ -140,7 +140,7 @@ func (c Charge) Capture(intent string, taken Money) []Event {
 // Fail returns the events that end a charge without money taken, and compensate; none if it has
 // failed. The payment intent, if there is one, must be canceled at the provider before.
 func (c Charge) Fail(why Failure) []Event {
-	if c.Started() || cancellations[why.Code] == "" {
+	if c.PaymentStarted() || cancellations[why.Code] == "" {
 		return c.fail(why, PaymentDeclined{why})
 	}
 	return c.fail(why) // canceled before there was anything to pay

@@ -7,7 +7,8 @@ import "slices"
 // subscriber.
 var steps = []Step{inventory, payment}
 
-// subscribers follow the outcome of a charge, each independently of the others.
+// subscribers follow the webhook events of a charge, its outcome among them, each independently of
+// the others.
 var subscribers = []Step{notification}
 
 // Step is one part of processing a charge.
@@ -28,15 +29,15 @@ type Step struct {
 	// subscriber of charge.failed instead.
 	release func(Charge) Event
 
-	// pending reports whether a subscriber has yet to run for the event at a version; nil
-	// where it runs once, for the outcome of the charge itself.
+	// pending reports whether a subscriber has yet to run for the event at a version; nil for
+	// a step before the outcome.
 	pending func(c Charge, version int) bool
 }
 
 // Steps are the names of the steps before the outcome.
 func Steps() []string { return names(steps) }
 
-// Subscribers are the names of the subscribers of the outcome.
+// Subscribers are the names of the subscribers of webhook events.
 func Subscribers() []string { return names(subscribers) }
 
 // Topic is the topic of the outbox: what is requested, and events of the provider.
@@ -114,10 +115,7 @@ func (c Charge) due(step string) bool { return c.Next() == step }
 // SubscriberPending reports whether a subscriber has yet to run for the event at a version.
 func (c Charge) SubscriberPending(name string, version int) bool {
 	s, _ := stepNamed(name)
-	if s.pending != nil {
-		return s.pending(c, version)
-	}
-	return c.Terminal() && version == c.OutcomeVersion && c.StepStatus(name) == StepPending
+	return s.pending != nil && s.pending(c, version)
 }
 
 // SubscribersOf are the names of the subscribers that get a message about the event at a
@@ -150,7 +148,7 @@ func (c Charge) toCompensate() []Step {
 // backwards, after a step failed, or for a cancellation before there was anything to pay.
 func (c Charge) mayRelease(name string) bool {
 	held := c.toCompensate()
-	return len(held) > 0 && held[0].Name == name && (c.stepFailed() || !c.Started() && len(c.Deadlines()) > 0)
+	return len(held) > 0 && held[0].Name == name && (c.stepFailed() || !c.PaymentStarted() && len(c.Deadlines()) > 0)
 }
 
 // fail returns the events that end a charge without money taken: own names the step that

@@ -156,14 +156,6 @@ func (c *client) get(ctx context.Context, path string, into any) error {
 	return nil
 }
 
-// do sends a request once.
-func (d *deployment) do(t *testing.T, r request) answer {
-	t.Helper()
-	got, err := d.client.do(t.Context(), r)
-	must(t, err)
-	return got
-}
-
 func (d *deployment) get(t *testing.T, path string, into any) {
 	t.Helper()
 	must(t, d.client.get(t.Context(), path, into))

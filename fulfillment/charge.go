@@ -22,7 +22,7 @@ import (
 // the provider only the type.
 func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
 	pay := &payment{provider: f.services.Provider, now: d.ClaimedAt, timeout: f.services.ActionTimeout}
-	r := &deliveryRun{Fulfillment: f, delivery: d, steps: f.steps(pay), cancel: pay.cancel}
+	r := &deliveryRun{Fulfillment: f, delivery: d, steps: f.steps(pay), cancel: pay.cancelCharge}
 	id := d.OrderingKey
 	if envelope, err := ledger.DecodeEnvelope(d.Payload); err == nil && !isOfProvider(d.Type) {
 		id, r.version = envelope.ChargeID, envelope.Version

@@ -9,8 +9,8 @@
 // is due, and commits its decision together with everything that belongs to it. So messages may
 // arrive in any order and any number of times, and a worker may die anywhere: the next
 // one folds the stream and continues. An event of the provider is a wake-up too; the
-// worker asks the provider and believes nothing that the event says. The lists of steps
-// and subscribers are in step.go; docs/how-to/add-a-step.md adds one.
+// worker asks the provider and believes nothing that the event says. The list of
+// steps is in step.go, that of subscribers in notification.go; docs/how-to/add-a-step.md adds one.
 //
 // # Guarantees
 //

@@ -29,7 +29,7 @@ type payment struct {
 // knows whether the money was taken, before it sends anything.
 // Test: TestWalk in e2e.
 func (p *payment) run(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
-	if !s.Charge.Started() {
+	if !s.Charge.PaymentStarted() {
 		return p.start(ctx, s)
 	}
 	if p.intent == nil || p.intent.ID != s.Charge.PaymentIntent {
@@ -40,14 +40,14 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) ([]domain.Event, err
 		p.intent = &found
 	}
 	if !isConfirmable(*p.intent) {
-		return p.recordIntent(ctx, s)
+		return p.decideByIntent(ctx, s)
 	}
 	key := s.At(s.Charge.AttemptVersion).ID.String() // the same for every worker
 	confirmed, err := p.provider.ConfirmIntent(ctx, key, p.intent.ID, s.Charge.ReturnURL)
 	p.intent = nil // after a failed call the state is not known
 	if err == nil {
 		p.intent = &confirmed
-		return p.recordIntent(ctx, s)
+		return p.decideByIntent(ctx, s)
 	}
 	why := refusal(err, "the provider refused the payment")
 	if why == nil {
@@ -60,10 +60,10 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) ([]domain.Event, err
 			return callFailed(ctx, err, nil)
 		}
 		if p.intent = &found; !isConfirmable(found) {
-			return p.recordIntent(ctx, s)
+			return p.decideByIntent(ctx, s)
 		}
 	}
-	return p.stop(ctx, s, *why)
+	return p.cancelAndFail(ctx, s, *why)
 }
 
 // start creates the intent and records it. What it sends follows from the merchant, the client's
@@ -106,8 +106,8 @@ func isConfirmable(i stripe.Intent) bool {
 	return i.Status == stripe.RequiresConfirmation || (i.Status == stripe.RequiresPaymentMethod && !i.Attempted)
 }
 
-// recordIntent records the state of the intent.
-func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
+// decideByIntent decides by the state of the intent.
+func (p *payment) decideByIntent(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
 	switch i := *p.intent; i.Status {
 	case stripe.Succeeded:
 		if i.Reference != s.Charge.Reference || i.AmountReceived != i.Amount {
@@ -115,7 +115,7 @@ func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) ([]domain.E
 				i.ID, i.AmountReceived, i.Amount, i.Reference, domain.ErrMismatch)}
 		}
 		return s.Charge.Capture(i.ID, domain.Money{Amount: i.Amount, Currency: domain.Currency(i.Currency)}), nil
-	case stripe.Canceled: // by this step, which cancels only what is about to fail
+	case stripe.Canceled: // by this step, in the dashboard, or by the provider
 		return s.Charge.Fail(declineOf(i)), nil
 	case stripe.RequiresAction:
 		return p.requireAction(ctx, s)
@@ -123,7 +123,7 @@ func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) ([]domain.E
 		if i.Decline != nil && i.Decline.OfTestKey() {
 			return nil, &inbox.WaitError{NeedsOperator: true, Err: fmt.Errorf("payment intent %s: %s", i.ID, i.Decline)}
 		}
-		return p.stop(ctx, s, declineOf(i))
+		return p.cancelAndFail(ctx, s, declineOf(i))
 	case stripe.Processing:
 		return nil, processingWait(p.now, s, s.Head(), errors.New("the provider is processing the payment"))
 	default:
@@ -141,7 +141,7 @@ func (p *payment) recordIntent(ctx context.Context, s ledger.Stream) ([]domain.E
 func (p *payment) requireAction(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
 	switch c := s.Charge; {
 	case c.ReturnURL == "" || p.intent.RedirectURL == "":
-		return p.stop(ctx, s, declineOf(*p.intent))
+		return p.cancelAndFail(ctx, s, declineOf(*p.intent))
 	case c.Action == nil:
 		until := p.now.Add(p.timeout).UTC().Truncate(time.Millisecond)
 		return []domain.Event{domain.PaymentActionRequired{URL: p.intent.RedirectURL, ExpiresAt: until}}, nil
@@ -149,11 +149,11 @@ func (p *payment) requireAction(ctx context.Context, s ledger.Stream) ([]domain.
 	return nil, processingWait(p.now, s, s.Head(), errors.New("the payment waits for the customer"))
 }
 
-// cancel fails a charge that the merchant wants canceled, or whose deadline has passed,
+// cancelCharge fails a charge that the merchant wants canceled, or whose deadline has passed,
 // unless the money was taken.
 //
 // A request to cancel takes the stream's next version, so the commit of a run in progress
-// is refused, and cancel is what it does next. A run in progress at a deadline has begun
+// is refused, and cancelCharge is what it does next. A run in progress at a deadline has begun
 // before it, and the provider decides which of the two was first. A recorded intent is
 // canceled at the provider before the charge fails: the provider refuses confirmations in
 // flight. An intent that was created but not recorded is never confirmed for this charge.
@@ -161,21 +161,21 @@ func (p *payment) requireAction(ctx context.Context, s ledger.Stream) ([]domain.
 // If we die here: the cancellation is recorded; the next worker cancels the intent, or
 // finds it canceled, and commits the failure.
 // Test: TestCancel/a_holder_that_dies_between_cancel_and_commit_is_taken_over.
-func (p *payment) cancel(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
+func (p *payment) cancelCharge(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
 	why := *s.Charge.Cancellation(p.now)
-	if !s.Charge.Started() {
+	if !s.Charge.PaymentStarted() {
 		return s.Charge.Fail(why), nil
 	}
-	return p.stop(ctx, s, why)
+	return p.cancelAndFail(ctx, s, why)
 }
 
-// stop cancels the intent, so that the charge may fail as failing says. If the provider
+// cancelAndFail cancels the intent, so that the charge may fail as failing says. If the provider
 // took the money first, or is about to, it records that instead.
 //
 // If we die here: nothing is recorded; the next worker finds the intent as it was or
 // canceled, and fails the charge.
 // Test: TestWalk in e2e.
-func (p *payment) stop(ctx context.Context, s ledger.Stream, failing domain.Failure) ([]domain.Event, error) {
+func (p *payment) cancelAndFail(ctx context.Context, s ledger.Stream, failing domain.Failure) ([]domain.Event, error) {
 	p.intent = nil
 	canceled, err := p.provider.CancelIntent(ctx, s.Charge.PaymentIntent)
 	if err != nil {
@@ -186,7 +186,7 @@ func (p *payment) stop(ctx context.Context, s ledger.Stream, failing domain.Fail
 	case stripe.Canceled:
 		return s.Charge.Fail(failing), nil
 	case stripe.Succeeded, stripe.Processing:
-		return p.recordIntent(ctx, s)
+		return p.decideByIntent(ctx, s)
 	default: // the charge does not fail before its intent is canceled
 		return nil, &inbox.WaitError{Err: fmt.Errorf("payment intent %s was to be canceled and is %s", canceled.ID, canceled.Status)}
 	}

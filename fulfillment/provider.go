@@ -50,11 +50,10 @@ func refusal(err error, message string) *domain.Failure {
 	return nil
 }
 
-// callFailed is the decision after an error of a provider call. An answer that is an error
-// of the provider's own may be saved under the call's key, so attempt records it, which
-// opens the next key; every other error keeps the key. The message waits either way, and
-// the next run begins with a read. attempt is nil for calls that carry no key of ours, and
-// returns nil where no next key may be opened.
+// callFailed decides what follows a failed call. Kind Failed: the provider may have saved the
+// error under our key, so attempt records it, and the next call has a new key. Any other error
+// keeps the key. In both cases the message waits. attempt is nil for calls that carry no key of
+// ours, and returns nil where no next key may be opened.
 func callFailed(ctx context.Context, err error, attempt func(*stripe.Error) domain.Event) ([]domain.Event, error) {
 	e, ok := errors.AsType[*stripe.Error](err)
 	switch {

@@ -32,7 +32,7 @@ func (r refunder) due(c domain.Charge, id string) task {
 	return task{"refund", func(ctx context.Context, s ledger.Stream) ([]domain.Event, error) { return r.run(ctx, s, refund) }}
 }
 
-// listed reads the provider's list, and records what it has of the refund.
+// listed reads the provider's list, and decides by what it has of the refund.
 func (r refunder) listed(ctx context.Context, s ledger.Stream, refund domain.Refund) (events []domain.Event, found bool, err error) {
 	seen, err := collect(r.provider.Refunds(ctx, s.Charge.PaymentIntent))
 	if err != nil {
@@ -41,7 +41,7 @@ func (r refunder) listed(ctx context.Context, s ledger.Stream, refund domain.Ref
 	}
 	object, found, err := find(seen, refund)
 	if found && err == nil {
-		events, err = r.record(s, refund, object)
+		events, err = r.decideByObject(s, refund, object)
 	}
 	return events, found, err
 }
@@ -86,7 +86,7 @@ func (r refunder) run(ctx context.Context, s ledger.Stream, refund domain.Refund
 		Amount: refund.Amount, Currency: string(s.Charge.Currency),
 	})
 	if err == nil {
-		return r.record(s, refund, sent)
+		return r.decideByObject(s, refund, sent)
 	}
 	why := refusal(err, "the provider refused the refund")
 	if why == nil {
@@ -104,12 +104,12 @@ func (r refunder) run(ctx context.Context, s ledger.Stream, refund domain.Refund
 	return refund.Resolve("", true, why.Message), nil
 }
 
-// record records the state of the provider's object.
+// decideByObject decides by the state of the provider's object.
 //
 // If we die here: the provider's list holds the refund. The next worker finds it there and
 // sends nothing.
 // Test: TestStore, TestWalk in e2e.
-func (r refunder) record(s ledger.Stream, refund domain.Refund, found stripe.Refund) ([]domain.Event, error) {
+func (r refunder) decideByObject(s ledger.Stream, refund domain.Refund, found stripe.Refund) ([]domain.Event, error) {
 	if err := mismatch(s.Charge, refund, found); err != nil {
 		return nil, &inbox.DeadLetterError{Err: err}
 	}

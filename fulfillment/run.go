@@ -31,7 +31,7 @@ type deliveryRun struct {
 
 // task is a step that is due.
 type task struct {
-	step string // one of ObservedSteps, or a subscriber
+	step string // one of HookedSteps, or a subscriber
 	run  stepFunc
 }
 
@@ -63,7 +63,7 @@ func (r *deliveryRun) process(ctx context.Context) error {
 		if t.run == nil {
 			break
 		}
-		if err := r.observed(ctx, t); err != nil {
+		if err := r.withHook(ctx, t); err != nil {
 			return fmt.Errorf("%s: %w", t.step, err)
 		}
 	}
@@ -107,11 +107,12 @@ func (r *deliveryRun) do(ctx context.Context, run stepFunc) error {
 	return nil
 }
 
-// takenFailure is why a charge fails whose key has made another charge, which has the payment.
+// takenFailure is why a charge fails if the payment intent that the provider returned for its key is
+// already recorded for another charge.
 var takenFailure = domain.Failure{Code: domain.ProviderRefused, Message: "the payment that was made under this key is another charge's"}
 
-// observed runs a step under OnStep.
-func (r *deliveryRun) observed(ctx context.Context, t task) (err error) {
+// withHook runs a step under OnStep.
+func (r *deliveryRun) withHook(ctx context.Context, t task) (err error) {
 	if r.OnStep == nil {
 		return r.do(ctx, t.run)
 	}
@@ -127,9 +128,8 @@ func (r *deliveryRun) observed(ctx context.Context, t task) (err error) {
 // about webhook events in one transaction. The commit after which nothing is left to do also ends
 // the delivery. An event that the charge does not allow makes a dead letter.
 //
-// An unknown outcome ends the run: the inbox delivers the message again, and that claim
-// is a commit of its own. What the next run reads was committed before the claim, so a
-// synchronous standby has it before the provider is called.
+// An unknown outcome ends the run. The next run begins after a claim, which is a later commit. So
+// whatever that run reads is already on the synchronous standby when it calls the provider.
 func (r *deliveryRun) record(ctx context.Context, events []domain.Event) error {
 	b := &pgx.Batch{}
 	next, err := r.queue(b, events)

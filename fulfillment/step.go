@@ -85,7 +85,7 @@ func ifTaken(takes func(messageType string) bool, handle inbox.Handler) inbox.Ha
 	}
 }
 
-// ObservedSteps are the names that OnStep is called with.
-func ObservedSteps() []string {
+// HookedSteps are the names that OnStep is called with.
+func HookedSteps() []string {
 	return append(append([]string{"cancel"}, domain.Steps()...), "refund", "dispute")
 }

@@ -64,3 +64,22 @@ func decides(t *testing.T) {
 		})
 	}
 }
+
+func TestTables_areOfTests(t *testing.T) {
+	t.Parallel()
+	var code strings.Builder
+	files, _ := filepath.Glob("*_test.go")
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code.Write(text)
+	}
+	for name := range tables() {
+		test, _, _ := strings.Cut(name, "/")
+		if !strings.Contains(code.String(), "func "+test+"(t *testing.T) {") {
+			t.Errorf("testdata has rows of %s, which is no test", name)
+		}
+	}
+}

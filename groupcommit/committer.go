@@ -47,7 +47,8 @@ type Options struct {
 	Committed func(names []string)
 }
 
-// Bounds of one group commit. Readers of an outbox wait for the end of the oldest.
+// Bounds of one group commit, and so of how long its transaction is open. A reader of rows in the order of
+// transaction ids, such as a follower of the ledger, waits for the end of the oldest.
 const (
 	maxBatches    = 64
 	maxStatements = 500

@@ -9,15 +9,15 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Errors of a commit, which are in the chain of what it returns.
+// Errors that the error of a commit wraps: ask by errors.Is.
 var (
-	// ErrUnknown is there if the Outcome is Unknown. A Batcher returns it too.
+	// ErrUnknown: the Outcome is Unknown. A Batcher returns it too.
 	ErrUnknown = errors.New("the outcome is unknown")
-	// ErrNotCommitted is there if nothing was committed and the server did not say why. For a deadlock, a
-	// serialization failure or a statement time-out the chain has the server's error instead.
+	// ErrNotCommitted: nothing was committed, and the server did not say why. The error of a deadlock, a
+	// serialization failure or a statement time-out wraps the server's error instead.
 	ErrNotCommitted = errors.New("not committed")
-	// ErrNotSent is there, beside ErrNotCommitted, if the batch waited for other commits until its time was
-	// over. The same batch may be committed again.
+	// ErrNotSent, always with ErrNotCommitted: the batch waited for other commits until its time was over. The
+	// same batch may be committed again.
 	ErrNotSent = errors.New("not sent")
 )
 

@@ -68,9 +68,9 @@ func Receive(ctx context.Context, db groupcommit.DB, key Key, request Request, o
 		Claim(b, key, request, answer, expires)
 		all, last := b.QueuedQueries, b.Len()-1 // the claim, which goes first: a taken key refuses the batch before it writes
 		b.QueuedQueries = append(all[last:], all[:last]...)
-		if again { // it may meet a rival, by which the batches that share its transaction would be refused
+		if again { // a retry may collide again, and its whole group would be refused: it has a transaction of its own
 			b.Queue(`-- idempotency.Receive
-select`) // none of the statements that may share a commit
+select`) // undeclared, which keeps the batch out of a group
 		}
 		return answer, db.Commit(ctx, b)
 	})
@@ -119,7 +119,7 @@ func (o Options) replayOrTry(ctx context.Context, q groupcommit.Querier, key Key
 			tries--
 			pause = min(pause+rivalPause, left)
 		case wasRead && (groupcommit.Constraint(err) == onceConstraint || o.IsConflict != nil && o.IsConflict(err) || outcome == groupcommit.Locked): // a rival was first
-		case outcome == groupcommit.Refused, errors.Is(err, groupcommit.ErrNotSent): // which has waited as long as it may
+		case outcome == groupcommit.Refused, errors.Is(err, groupcommit.ErrNotSent): // ErrNotSent: it used up its time in the queue
 			return Result{}, errorAfter(unknown, err)
 		default:
 			tries += failureTries - 1
@@ -130,8 +130,7 @@ func (o Options) replayOrTry(ctx context.Context, q groupcommit.Querier, key Key
 	}
 }
 
-// ReadKey reads a key by Read, as a replay does. If groupcommit.OutcomeOf its error is Refused, no further read
-// helps.
+// ReadKey reads a key by Read, as a replay does. If groupcommit.OutcomeOf(err) is Refused, reading again does not help.
 func (o Options) ReadKey(ctx context.Context, q groupcommit.Querier, key Key) (KeyState, error) {
 	read := o.Read
 	if read == nil {

@@ -26,10 +26,10 @@ create table idempotency_keys (
   -- A server error (5xx) is not an answer: the client may retry with the same key.
   constraint idempotency_keys_status_code_check check (status_code between 200 and 499)
 );
-comment on column idempotency_keys.scope is 'the owner of the key: the merchant';
-comment on column idempotency_keys.operation is 'the route pattern';
-comment on column idempotency_keys.fingerprint is 'SHA-256 of the typed, validated request; empty: the answer is to any request';
-comment on column idempotency_keys.request is 'canonical JSON of the typed request, which shows where another request differs; null if none was stored';
+comment on column idempotency_keys.scope is 'whose key it is: the same key of another scope is another key';
+comment on column idempotency_keys.operation is 'what the key is for: the same key of another operation is another key';
+comment on column idempotency_keys.fingerprint is 'equal for equal requests; empty: the answer is to any request';
+comment on column idempotency_keys.request is 'the request as canonical JSON, which shows where another request differs; null if none was stored';
 comment on column idempotency_keys.headers is 'of the answer, an object of arrays; in a tombstone Location alone';
 comment on column idempotency_keys.body is 'the answer, byte for byte; null in a tombstone';
 comment on column idempotency_keys.expires_at is 'database time; the key has expired from then on, whether or not its answer is deleted';

@@ -63,9 +63,9 @@ func Writes() []groupcommit.Statement {
 // tombstone stays expired if the server's clock steps back. By offset 0 there is an index probe for each key:
 // without it the planner may read the whole scope.
 //
-// Where commits wait for a standby, a row that is found writes to the WAL, so the transaction waits for the standby
-// too, and with it for the commit of the row: after a restart of the primary, or when an operator ended its wait,
-// that may be visible before the standby has it, and a failover would lose what was replayed.
+// With a synchronous standby, reading a found row also writes to the WAL. So the read waits for the standby, and what
+// it returns cannot be lost in a failover. A row may be visible before the standby has it: after a restart of the
+// primary, or when an operator ended the wait of its commit.
 const selectKeys = `
 -- idempotency.selectKeys
 select asked.n,

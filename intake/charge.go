@@ -37,9 +37,9 @@ type OrderTakenError struct {
 func (e *OrderTakenError) Error() string { return "the order has the charge " + e.Charge.ID }
 
 // AcceptCharge accepts a charge: one read if the key has its answer, one read and one
-// commit if it is new. With OneChargePerOrder it reads the order too. Errors: domain.ErrInvalid,
-// ErrExpired, those of idempotency.Receive, and *OrderTakenError where r.Refuse has no answer
-// to it.
+// commit if it is new. With OneChargePerOrder it reads the order too, and the charge that holds it.
+// Errors: domain.ErrInvalid, ErrExpired, those of idempotency.Receive, and *OrderTakenError where
+// r.Refuse has no answer to it.
 func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, c Charge) (idempotency.Result, error) {
 	request, err := c.request(account)
 	if err != nil {
@@ -79,8 +79,8 @@ func nameOf(merchant string, key idempotency.Key) string {
 // checkOrder returns an OrderTakenError if a charge holds the order. The commit decides:
 // held_orders_one_charge refuses it if a rival was first, and the next try finds the rival here.
 //
-// The charge may be the one that was accepted under this very key, by a request in flight. Its
-// refusal is an answer under the key, so the key refuses it, and the first answer is replayed.
+// The holder may be the charge of this same key, committed meanwhile. Then storing the refusal
+// under the key is refused, and idempotency.Receive replays the first answer.
 // Test: TestAcceptCharge_onceForEachOrder.
 func (in *Intake) checkOrder(ctx context.Context, account Account, order string) error {
 	if !account.OneChargePerOrder {
@@ -138,7 +138,8 @@ func (in *Intake) CancelCharge(ctx context.Context, account Account, r Request, 
 
 // Abandon takes a key that is free, with an answer to any request under it: one that is
 // still on its way does nothing. For a key that a request has used the error is
-// idempotency.ErrReused, or ErrExpired.
+// idempotency.ErrReused, also after the key has expired. For one that was abandoned before and
+// has expired the error is idempotency.ErrExpired.
 func (in *Intake) Abandon(ctx context.Context, account Account, r Request, answer idempotency.Answer) error {
 	r.Fingerprint, r.Canonical = nil, nil
 	_, err := in.do(ctx, account, r, func(context.Context, time.Time, writer) (idempotency.Answer, error) { return answer, nil })

@@ -11,8 +11,8 @@
 //
 // # Why idempotency.Receive
 //
-// A charge is decided in memory, from at most one read, and its ids are made here: its answer is
-// known before anything is written. So key, answer and writes are one batch, one round trip, and a
+// A charge is decided in memory, from what is read before, and its ids are made here: its answer
+// is known before anything is written. So key, answer and writes are one batch, one round trip, and a
 // transaction that other requests share. Once holds a connection for seven round trips.
 package intake
 
@@ -60,7 +60,8 @@ type Account struct {
 	OneChargePerOrder bool
 }
 
-// Request identifies a request: the same key with the same rest is the same request.
+// Request identifies a request by Key and Fingerprint: under one key another fingerprint is
+// another request, idempotency.ErrReused. The other fields are not compared.
 type Request struct {
 	Key idempotency.Key // its scope becomes the account's merchant
 	idempotency.Request
@@ -176,7 +177,7 @@ func newID(now time.Time) string {
 }
 
 // BatchedRead returns a Read of idempotency.Options that reads keys in batches: those that are
-// asked for at the same time share a round trip (postgres.Reads). So many are in flight at most,
+// asked for at the same time share a round trip (postgres.Reads). At most `most` reads are in flight,
 // so a lock on the table holds no more connections. A scope is a merchant, and each key is
 // read as the merchant of its scope.
 //

@@ -14,8 +14,8 @@ import (
 // appear between those that it reads. It reads nothing where nothing is new, while another session holds
 // the row, and before the repair of a restored dump.
 //
-// A session that waits for no lock sees the newest row of the follower and an older state of the
-// ledger: it may read too few events, never one twice.
+// The follower's row that the statement locks may be newer than the snapshot in which it reads the
+// events. Then it reads too few events, never one twice.
 const nextPage = `
 -- ledger.nextPage
 with follower as materialized (

@@ -5,10 +5,10 @@
 --
 -- This file needs no other table and can be applied by itself.
 
--- The order numbers of events: the epoch of these tables in the upper 16 bits, and behind it the number of a
--- transaction. Another server gives the same numbers to other transactions. So payonce outbox repair
--- raises the epoch after a dump was restored: what came with the dump keeps its numbers, which are
--- below all others and final. Plans inline a stable function, and are made anew when it is replaced.
+-- The order numbers of events: txid = epoch × 2^48 + transaction number. Another server gives the same numbers
+-- to other transactions. So `payonce outbox repair` raises the epoch after a dump was restored: the restored
+-- events keep their numbers, which sort before all new ones.
+-- Plans inline a stable function, and are made anew when it is replaced.
 create function ledger_epoch() returns bigint language sql stable
 return 0::bigint;
 comment on function ledger_epoch is 'how often these tables came through a dump and were repaired';

@@ -455,11 +455,10 @@ create policy request on ledger_events for insert to payonce_api
 -- the conditions of the program's own decision, in which a refund that failed or was reversed is
 -- returned to what is left.
 --
--- The function counts the versions that it sees. If it sees all up to the new one, then also each
--- refund that another transaction has committed: none can be appended later at a lower version, since
--- an event refers to the one before it. If it
--- does not, it refuses, whatever the isolation level, and however long the statement ran before its
--- insert. Test: migrations.TestHostileAPI_refundsNoMoreThanIsLeft.
+-- If the function sees versions 1 to n, the new one, it has seen every committed refund, since a later
+-- one cannot get a lower version: an event refers to the one before it. If not, the function refuses,
+-- whatever the isolation level, and however long the statement ran before its insert.
+-- Test: migrations.TestHostileAPI_refundsNoMoreThanIsLeft.
 create function refuse_void_request() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp

@@ -31,7 +31,7 @@ func meter(r *telemetry.Registry) *metrics {
 		handling: r.Times("payonce_inbox_handler_duration_seconds",
 			"Duration of a handler's call.", receiver),
 		stepping: r.Times("payonce_step_duration_seconds",
-			"Duration of a step that had something to do.", telemetry.LabelOf("step", fulfillment.ObservedSteps()...)),
+			"Duration of a step that had something to do.", telemetry.LabelOf("step", fulfillment.HookedSteps()...)),
 		calling: r.Times("payonce_provider_request_duration_seconds",
 			"Time from a request to the provider to the headers of its response.", call),
 		requests: r.Counter("payonce_provider_requests_total",

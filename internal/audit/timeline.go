@@ -229,13 +229,15 @@ func explain(detail Detail, s ledger.Stream, c domain.Charge, event domain.Event
 	maps.Copy(detail, domain.Details(event))
 	var key string // Idempotency-Key of the call to the provider that the event is about
 	switch e := event.(type) {
-	case domain.PaymentStarted:
-		key = c.CreationKey()
-	case domain.PaymentAttemptFailed, domain.PaymentCaptured, domain.PaymentDeclined:
-		if failed, ok := e.(domain.PaymentAttemptFailed); ok && failed.Stage == domain.StageCreate {
-			key = c.CreationKey()
-		} else if c.AttemptVersion > 0 {
+	case domain.PaymentStarted, domain.PaymentAttemptFailed, domain.PaymentCaptured, domain.PaymentDeclined:
+		declined, _ := e.(domain.PaymentDeclined)
+		_, canceled := c.Deadlines()[declined.Code]
+		switch {
+		case canceled: // the provider cancels without a key
+		case c.PaymentStarted():
 			key = s.At(c.AttemptVersion).ID.String()
+		default:
+			key = c.CreationKey()
 		}
 	case domain.RefundAttemptFailed, domain.RefundSucceeded, domain.RefundFailed:
 		id, _ := detail["refund_id"].(string)

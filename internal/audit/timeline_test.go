@@ -121,6 +121,37 @@ select append_event('{sold}', 'refund.requested.v1', '{"refund_id": "re_forged",
 	testrun.Same(t, "timelines", strings.Split(string(want), "\n"), strings.Split(text.String(), "\n"))
 }
 
+// TestReadTimeline_showsKeysThatWereSent: a creation has the key of the charge, and a cancellation has none.
+func TestReadTimeline_showsKeysThatWereSent(t *testing.T) {
+	t.Parallel()
+	f := emptyFixture(t)
+	f.reserve("uncreated")
+	f.decide("uncreated", recorded(domain.PaymentAttemptFailed{Stage: domain.StageCreate, StatusCode: 500}))
+	f.decide("uncreated", func(c domain.Charge) []domain.Event {
+		return c.Fail(domain.Failure{Code: domain.ProviderRefused, Message: "no"})
+	})
+	f.reserve("unconfirmed")
+	f.decide("unconfirmed", recorded(domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_unconfirmed"}))
+	f.decide("unconfirmed", recorded(domain.ChargeCancelRequested{}))
+	f.decide("unconfirmed", func(c domain.Charge) []domain.Event { return c.Fail(*c.Cancellation(time.Time{})) })
+	for _, test := range []struct {
+		charge string
+		want   []string
+	}{
+		{"uncreated", []string{"payment.attempt_failed.v1 -0", "payment.declined.v1 -1"}},
+		{"unconfirmed", []string{"payment.started.v1 -0", "payment.declined.v1 <nil>"}},
+	} {
+		var got []string
+		reference := f.load(test.charge).Charge.Reference
+		for _, e := range f.timeline(t, "{"+test.charge+"}", "").Entries {
+			if strings.HasPrefix(e.What, "payment.") {
+				got = append(got, e.What+" "+strings.TrimPrefix(fmt.Sprint(e.Detail["provider_key"]), reference))
+			}
+		}
+		testrun.Same(t, "keys of "+test.charge, test.want, got)
+	}
+}
+
 func TestReadTimeline_findsByName(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

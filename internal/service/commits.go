@@ -32,9 +32,10 @@ func Committed(d *outbox.Doorbell, handles ...string) func(names []string) {
 }
 
 // Statements is the statements of a program that may share a commit, and so the order in
-// which rows are locked: keys, events, postings, orders, messages, and behind them those of the
-// worker, which are reservations, stock, and the messages of the inbox that end. A batch
-// with any other statement commits in a transaction of its own:
+// which they lock rows. First come all inserts that have no Table: keys, events, postings, messages,
+// and the worker's, which are reservations and messages of the inbox. Then the tables follow: held
+// orders, and the worker's, which are reservations, stock and the inbox. A batch with any other
+// statement commits in a transaction of its own:
 //
 //	write                               reason
 //	a page of the inbox, an event of    it reads the rows that it has locked, and its
