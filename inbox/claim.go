@@ -128,10 +128,12 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (r reserv
 	if err = p.DB.Commit(ctx, b); err != nil {
 		claimed, err = nil, fmt.Errorf("commit a claim for %s: %w", p.Receiver, err)
 	}
+	if more = len(claimed) == r.slots; more {
+		p.arrivals.Add(1) // before one of them ends
+	}
 	p.start(ctx, claimed, r.slots)
-	switch more = len(claimed) == r.slots; {
+	switch {
 	case more:
-		p.arrivals.Add(1)
 	case most > 0 && r.arrivals != p.arrivals.Load():
 		p.wake() // the slots that it did not use are free again
 	case most == 0 && len(r.full) == 0 && err == nil:
@@ -155,13 +157,16 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	defer cancel()
 	began, b := time.Now(), &pgx.Batch{} //nolint:forbidigo // it decides only what is read
 	// After an outage all holders may be silent, so each gets the time to register again.
-	if p.away {
+	if began.Sub(p.reached) > p.timeout() {
 		p.patientUntil = began.Add(2 * p.timeout())
 	}
 	repairs := began.Sub(p.repaired) >= max(repairEvery, repairShare*p.repairTook)
 	if repairs {
-		p.change(func() { p.drainedAt = time.Time{} })
 		p.queueRepair(b)
+	}
+	if began.Sub(p.swept) >= pollEvery { // a commit may have taken longer than claimOverlap
+		p.swept = began
+		p.change(func() { p.drainedAt = time.Time{} })
 	}
 	b.Queue(readNext, p.Receiver, pollEvery).QueryRow(func(row pgx.Row) error { return row.Scan(&next) })
 	r, more, err := p.claim(ctx, b, 0)
@@ -169,9 +174,15 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	if repairs {
 		p.repaired, p.repairTook = ended, ended.Sub(began) // or it has failed to: the next ticks claim, whatever the repair has met
 	}
-	switch p.away = err != nil || ended.Sub(began) > p.timeout(); {
+	if p.reached = ended; err != nil || ended.Sub(began) > p.timeout() {
+		p.reached = time.Time{}
+	}
+	switch {
 	case err != nil:
 		return 0, err
+	case len(p.stranded) > 0:
+		p.promoteStranded(ctx)
+		return 0, nil
 	case more && r.spare > 0:
 		return 0, nil
 	}

@@ -41,7 +41,8 @@ delete from inbox_holders
 	// that grows with the deaths in a row, so that a message which kills its process soon runs
 	// without those that ran beside it. It also takes back messages that this holder $6 has claimed
 	// and does not handle (they are not in $7): the claim had an unknown outcome, or its end could
-	// not be stored. A message that was claimed less than $8 ago may be about to start.
+	// not be stored. It takes none back while one of its claims is in flight ($8), and no message
+	// that was claimed less than $9 ago.
 	takeOver = `
 -- inbox.takeOver
 update inbox i
@@ -58,7 +59,7 @@ update inbox i
           where receiver = $1
             and status = 'running'
             and (holder <> $6 and holder not in (select holder from inbox_holders where receiver = $1)
-                 or holder = $6 and id <> all ($7::bigint[]) and claimed_at not between clock_timestamp() - $8::interval and clock_timestamp())
+                 or holder = $6 and id <> all ($7::bigint[]) and not $8 and claimed_at not between clock_timestamp() - $9::interval and clock_timestamp())
           order by holder
             for update skip locked))`
 )

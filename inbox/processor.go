@@ -60,11 +60,13 @@ type Processor struct {
 	active    sync.WaitGroup // of the loop, claims and handlers
 
 	// Of the loop alone.
-	away         bool // the database, at the last claim
+	reached      time.Time // when a claim was committed; zero after a failed or slow one
+	swept        time.Time // when a claim last read all that is due
 	repaired     time.Time
 	repairTook   time.Duration
-	repairedKey  string    // keys up to it were looked at
-	patientUntil time.Time // others are not taken over before, after an outage of the database
+	repairedKey  string     // keys up to it were looked at
+	stranded     [][]string // sets of keys without a first message
+	patientUntil time.Time  // others are not taken over before, after an outage of the database
 }
 
 var (
@@ -124,13 +126,16 @@ func (p *Processor) Run(ctx context.Context) error {
 	alive, die := context.WithCancel(context.WithoutCancel(ctx))
 	var beating sync.WaitGroup
 	beating.Go(func() {
-		for loop.Pause(alive, p.Policy.Lease/3, nil) {
+		for pause := p.Policy.Lease / 3; loop.Pause(alive, pause, nil); {
+			began := time.Now() //nolint:forbidigo // a slow beat makes the pause shorter
 			p.beat(alive)
+			pause = max(0, p.Policy.Lease/3-time.Since(began)) //nolint:forbidigo // as above
 		}
 	})
 	defer beating.Wait()
 	defer die()
 	p.change(func() { p.open = true })
+	p.reached = time.Now() //nolint:forbidigo // it decides only when others are taken over
 	p.active.Go(func() { p.claims(ctx) })
 	<-ctx.Done()
 	return p.drain()

@@ -1,6 +1,8 @@
 package inbox
 
 import (
+	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -9,6 +11,7 @@ import (
 const (
 	repairEvery = time.Second
 	repairShare = 20 // of the time, at most one part is for repairs
+	promoteTime = 50 * time.Millisecond
 
 	deathsPerAttempt = 4 // so many deaths count as much as an attempt
 )
@@ -31,12 +34,11 @@ update inbox
           limit 1000
             for update skip locked))`
 
-// promoteStranded looks at the keys of at most 2000 waiting messages behind the key $2, and
-// makes the oldest message first of each key that has none, unless it is locked. It returns the last of
-// all these keys, or the empty key where none is left. So the number of waiting messages holds up no
-// claim.
-const promoteStranded = `
--- inbox.promoteStranded
+// readStranded reads which keys of at most 2000 waiting messages behind the key $2 have no first
+// message, and the last of all these keys, or the empty key where none is left. So the number of
+// waiting messages holds up no claim.
+const readStranded = `
+-- inbox.readStranded
 with waiting as materialized (
   select ordering_key
     from inbox
@@ -46,39 +48,59 @@ with waiting as materialized (
      and ordering_key > $2
    order by ordering_key
    limit 2000
-), oldest as (
-  select (select b.id from inbox b
-           where b.receiver = $1 and b.ordering_key >= k.ordering_key and b.ordering_key <= k.ordering_key and b.status = 'pending' and not b.first
-           order by b.ordering_key, b.id
-           limit 1) as id
-    from (select distinct ordering_key from waiting) k
-   where (select f.id from inbox f where f.receiver = $1 and f.ordering_key = k.ordering_key and f.first) is null
-), free as (
-  select id
-    from inbox
-   where id = any (array(select id from oldest))
-     for update skip locked
-), promoted as (
-  update inbox
-     set first  = true,
-         due_at = greatest(due_at, now())
-   where id = any (array(select id from free))
-     and coalesce(status = 'pending' and not first, false)
 )
-select case when count(*) = 2000 then max(ordering_key) else '' end from waiting`
+select array(
+         select k.ordering_key
+           from (select distinct ordering_key from waiting) k
+          where (select f.id from inbox f where f.receiver = $1 and f.ordering_key = k.ordering_key and f.first) is null),
+       (select case when count(*) = 2000 then max(ordering_key) else '' end from waiting)`
+
+// setLockTimeout ends with the transaction.
+const setLockTimeout = `
+-- inbox.setLockTimeout
+select set_config('lock_timeout', '1ms', true)`
 
 // queueRepair queues what mends the rows that others left: messages of silent holders, claims and ends
-// with an unknown outcome, due times of a wrong clock, and keys without a first message, of which each
-// repair looks at a part.
+// with an unknown outcome, and due times of a wrong clock. It reads a part of the keys, behind that of
+// the repair before, for those without a first message.
 //
 // If we die here: the repair of another processor finds them. Test: TestModel.
 func (p *Processor) queueRepair(b *pgx.Batch) {
 	q := p.Policy
 	if time.Now().After(p.patientUntil) { //nolint:forbidigo // it decides only when others are taken over
+		var claims bool
+		p.change(func() { claims = p.claiming > 0 }) // before what is held is read
 		b.Queue(forget, p.Receiver, q.Lease)
 		b.Queue(takeOver, p.Receiver, deathsPerAttempt*q.MaxAttempts, q.DeadLetters == Pass,
-			q.BackoffBase, q.BackoffCap, p.Holder, column(p.held(), rowOf), 2*p.timeout())
+			q.BackoffBase, q.BackoffCap, p.Holder, column(p.held(), rowOf), claims, 2*p.timeout())
 	}
 	b.Queue(correctDueTimes, p.Receiver, q.BackoffCap, max(LongestWait, q.BackoffCap))
-	b.Queue(promoteStranded, p.Receiver, p.repairedKey).QueryRow(func(row pgx.Row) error { return row.Scan(&p.repairedKey) })
+	if len(p.stranded) == 0 {
+		b.Queue(readStranded, p.Receiver, p.repairedKey).QueryRow(func(row pgx.Row) error {
+			var keys []string
+			err := row.Scan(&keys, &p.repairedKey)
+			if len(keys) > 0 {
+				p.stranded = append(p.stranded, keys)
+			}
+			return err
+		})
+	}
+}
+
+// promoteStranded repairs keys, each set of them in a transaction of its own, and in two halves where
+// one of them is locked. What is left after a short time waits for the next tick, and a key that
+// cannot be repaired is found again.
+//
+// If we die here: the repair of another processor finds the keys. Test: TestModel.
+func (p *Processor) promoteStranded(ctx context.Context) {
+	for began := time.Now(); len(p.stranded) > 0 && time.Since(began) < promoteTime; { //nolint:forbidigo // it decides only when claims go on
+		keys := p.stranded[0]
+		p.stranded = p.stranded[1:]
+		b := &pgx.Batch{}
+		b.Queue(setLockTimeout)
+		b.Queue(promoteMany, slices.Repeat([]string{p.Receiver}, len(keys)), keys)
+		if half := len(keys) / 2; p.DB.Commit(ctx, b) != nil && half > 0 {
+			p.stranded = append(p.stranded, keys[:half], keys[half:])
+		}
+	}
 }

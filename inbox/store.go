@@ -99,7 +99,7 @@ select (select count(*) from firsts) + count(*) filter (where new and status = '
 
 // promote makes the oldest pending message of a key first if the key has none, after a transaction
 // has stored or ended messages. Two concurrent transactions, or an operator's decision, may leave a
-// key without a first message: promoteStranded finds such keys.
+// key without a first message: readStranded finds such keys.
 const (
 	promote     = promoteKeys + `(values ($1::text, $2::text)) as k (receiver, ordering_key)` + keysWithoutFirst
 	promoteMany = promoteKeys + `unnest($1::text[], $2::text[]) as k (receiver, ordering_key)` + keysWithoutFirst
