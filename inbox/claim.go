@@ -15,9 +15,10 @@ const readNext = `
 select least((select due_at from inbox where receiver = $1 and status = 'pending' and first and due_at > now() order by due_at limit 1) - now(), $2::interval)`
 
 // claimDue claims the oldest messages that are first and due, at most $3, for the holder $2, none
-// of the partitions $5. It registers the holder if its registration ends soon, so an idle holder
-// writes nothing. Longer ago than $4 lie only the remains of claimed messages, which an old snapshot
-// may keep. The last column is $7, or -1 where a message waits behind the claimed one.
+// of the partitions $5. It registers the holder for the lease $6 if less than 0.7 of a lease is left,
+// so an idle holder writes nothing. $4 bounds how old a due time may be: older index entries are dead
+// tuples that an old snapshot keeps. The last column is arrivals: $7 if nothing waits behind the
+// message, else -1, so that its end wakes the loop.
 const claimDue = `
 -- inbox.claimDue
 with due as (
@@ -66,14 +67,14 @@ select id, fence, attempts, deaths, waits, message_id, type, ordering_key, parti
 
 const claimOverlap = 2 * time.Second // a message may be committed later than its due time
 
-// reservation is what a claim may take: seven eighths of the free slots, and nothing of a partition
-// that has as much of all. So one that is slow, or has very many messages, leaves slots to others.
+// reservation is what a claim may take: 7/8 of the free slots. It skips a partition that already
+// holds 7/8 of all slots, so one that is slow, or has very many messages, leaves slots to others.
 type reservation struct {
-	slots int
-	left  int           // slots that are free beside these
-	full  []string      // partitions that get none: they have their share, or are paused
-	since time.Duration // nothing is due for longer, as far as is known
-	news  int64
+	slots    int
+	spare    int           // slots that are free beside these
+	full     []string      // partitions that the claim skips: they have their share, or are paused
+	since    time.Duration // nothing is due for longer, as far as is known
+	arrivals int64
 }
 
 func share(slots int) int { return max(1, 7*slots/8) }
@@ -85,18 +86,18 @@ func (p *Processor) reserve(most int) reservation {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r, has := reservation{full: append([]string{}, p.pausedIn...)}, map[string]int{} // never null, which would claim nothing
-	r.since, r.news = time.Since(p.complete), p.news.Load()                          //nolint:forbidigo // it decides only what is read
-	for d := range p.holds {
+	r.since, r.arrivals = time.Since(p.drainedAt), p.arrivals.Load()                 //nolint:forbidigo // it decides only what is read
+	for d := range p.running {
 		if has[d.Partition]++; d.Partition != "" && has[d.Partition] == share(p.Concurrency) {
 			r.full = append(r.full, d.Partition)
 		}
 	}
-	free := p.Concurrency - len(p.holds) - p.claiming
+	free := p.Concurrency - len(p.running) - p.claiming
 	if p.claiming > 0 {
 		free-- // the last slot: all others may be of one partition
 	}
 	if free <= 0 || len(r.full) > 0 {
-		p.news.Add(1)
+		p.arrivals.Add(1)
 	}
 	if !p.open || p.paused || free <= 0 || most > 0 && len(r.full) > 0 {
 		return r
@@ -104,9 +105,9 @@ func (p *Processor) reserve(most int) reservation {
 	if r.slots = share(free); most > 0 {
 		r.slots = min(r.slots, most)
 	}
-	r.left = free - r.slots
+	r.spare = free - r.slots
 	p.claiming += r.slots
-	p.running.Add(1)
+	p.active.Add(1)
 	return r
 }
 
@@ -119,7 +120,7 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (r reserv
 	r = p.reserve(most)
 	var claimed []*Delivery
 	if r.slots > 0 {
-		b.Queue(claimDue, p.Receiver, p.Holder, r.slots, r.since, r.full, p.Policy.Lease, r.news).Query(func(rows pgx.Rows) (err error) {
+		b.Queue(claimDue, p.Receiver, p.Holder, r.slots, r.since, r.full, p.Policy.Lease, r.arrivals).Query(func(rows pgx.Rows) (err error) {
 			claimed, err = pgx.CollectRows(rows, p.scan)
 			return err
 		})
@@ -127,14 +128,16 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (r reserv
 	if err = p.DB.Commit(ctx, b); err != nil {
 		claimed, err = nil, fmt.Errorf("commit a claim for %s: %w", p.Receiver, err)
 	}
+	if more = len(claimed) == r.slots; more {
+		p.arrivals.Add(1) // before one of them ends
+	}
 	p.start(ctx, claimed, r.slots)
-	switch more = len(claimed) == r.slots; {
+	switch {
 	case more:
-		p.news.Add(1)
-	case most > 0 && r.news != p.news.Load():
+	case most > 0 && r.arrivals != p.arrivals.Load():
 		p.wake() // the slots that it did not use are free again
 	case most == 0 && len(r.full) == 0 && err == nil:
-		p.change(func() { p.complete = began.Add(-claimOverlap) })
+		p.change(func() { p.drainedAt = began.Add(-claimOverlap) })
 	}
 	return r, more, err
 }
@@ -142,7 +145,7 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (r reserv
 func (p *Processor) scan(row pgx.CollectableRow) (*Delivery, error) {
 	d := &Delivery{receiver: p.Receiver}
 	var metadata []byte
-	err := row.Scan(&d.row, &d.fence, &d.Attempt, &d.Deaths, &d.Waits, &d.ID, &d.Type, &d.OrderingKey, &d.Partition, &d.Payload, &metadata, &d.ClaimedAt, &d.news)
+	err := row.Scan(&d.row, &d.fence, &d.Attempt, &d.Deaths, &d.Waits, &d.ID, &d.Type, &d.OrderingKey, &d.Partition, &d.Payload, &metadata, &d.ClaimedAt, &d.arrivals)
 	_ = json.Unmarshal(metadata, &d.Metadata) // another program's may not be strings
 	return d, err
 }
@@ -154,13 +157,16 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	defer cancel()
 	began, b := time.Now(), &pgx.Batch{} //nolint:forbidigo // it decides only what is read
 	// After an outage all holders may be silent, so each gets the time to register again.
-	if p.away {
+	if began.Sub(p.reached) > p.timeout() {
 		p.patientUntil = began.Add(2 * p.timeout())
 	}
 	repairs := began.Sub(p.repaired) >= max(repairEvery, repairShare*p.repairTook)
 	if repairs {
-		p.change(func() { p.complete = time.Time{} })
 		p.queueRepair(b)
+	}
+	if began.Sub(p.swept) >= pollEvery { // a commit may have taken longer than claimOverlap
+		p.swept = began
+		p.change(func() { p.drainedAt = time.Time{} })
 	}
 	b.Queue(readNext, p.Receiver, pollEvery).QueryRow(func(row pgx.Row) error { return row.Scan(&next) })
 	r, more, err := p.claim(ctx, b, 0)
@@ -168,13 +174,16 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	if repairs {
 		p.repaired, p.repairTook = ended, ended.Sub(began) // or it has failed to: the next ticks claim, whatever the repair has met
 	}
-	switch p.away = err != nil || ended.Sub(began) > p.timeout(); {
+	if p.reached = ended; err != nil || ended.Sub(began) > p.timeout() {
+		p.reached = time.Time{}
+	}
+	switch {
 	case err != nil:
 		return 0, err
 	case len(p.stranded) > 0:
 		p.promoteStranded(ctx)
 		return 0, nil
-	case more && r.left > 0:
+	case more && r.spare > 0:
 		return 0, nil
 	}
 	return next, nil

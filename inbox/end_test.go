@@ -115,15 +115,18 @@ func TestEnd_isReported(t *testing.T) {
 		want      inbox.End
 		row       string
 	}{
-		"done by the inbox":         {`fence = fence`, false, nil, inbox.EndDone, `status = 'done' and not first and done_fence = 1`},
-		"done by the handler":       {`fence = fence`, true, nil, inbox.EndDone, `status = 'done'`},
-		"an error":                  {`fence = fence`, false, errClosed, inbox.EndFailed, `status = 'pending'`},
-		"a wait":                    {`fence = fence`, false, &inbox.WaitError{Err: errClosed}, inbox.EndWaiting, `status = 'pending'`},
-		"a wait for an operator":    {`fence = fence`, false, &inbox.WaitError{NeedsOperator: true, Err: errClosed}, inbox.EndBlocked, `status = 'pending'`},
-		"a dead letter":             {`fence = fence`, false, &inbox.DeadLetterError{Err: errClosed}, inbox.EndDeadLetter, `status = 'dead'`},
-		"a claim of another holder": {`fence = fence + 1`, true, nil, inbox.EndLost, `status = 'running' and done_fence is null`},
+		"done by the inbox":                                {`fence = fence`, false, nil, inbox.EndDone, `status = 'done' and not first and done_fence = 1`},
+		"done by the handler":                              {`fence = fence`, true, nil, inbox.EndDone, `status = 'done'`},
+		"an error":                                         {`fence = fence`, false, errClosed, inbox.EndFailed, `status = 'pending'`},
+		"a wait":                                           {`fence = fence`, false, &inbox.WaitError{Err: errClosed}, inbox.EndWaiting, `status = 'pending'`},
+		"a wait for an operator":                           {`fence = fence`, false, &inbox.WaitError{NeedsOperator: true, Err: errClosed}, inbox.EndBlocked, `status = 'pending'`},
+		"a dead letter":                                    {`fence = fence`, false, &inbox.DeadLetterError{Err: errClosed}, inbox.EndDeadLetter, `status = 'dead'`},
+		"a claim of another holder":                        {`fence = fence + 1`, true, nil, inbox.EndLost, `status = 'running' and done_fence is null`},
+		"done beside another holder's claim":               {`fence = fence + 1`, false, nil, inbox.EndLost, `status = 'running' and done_fence is null`},
+		"an error beside another's claim":                  {`fence = fence + 1`, false, errClosed, inbox.EndLost, `status = 'running' and last_error is null`},
+		"a wait beside another's end":                      {`status = 'done', first = false, fence = 2, done_fence = 2`, false, &inbox.WaitError{Err: errClosed}, inbox.EndLost, `status = 'done' and waits = 0`},
 		"another message under its number, of a failover":  {`message_id = 'other'`, true, nil, inbox.EndLost, `status = 'running' and done_fence is null`},
-		"an error beside another message under its number": {`message_id = 'other'`, false, errClosed, inbox.EndFailed, `status = 'running' and last_error is null`},
+		"an error beside another message under its number": {`message_id = 'other'`, false, errClosed, inbox.EndLost, `status = 'running' and last_error is null`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			db, seen := fresh(t, "m1@k"), make(chan inbox.End, 1)

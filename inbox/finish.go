@@ -47,31 +47,41 @@ with ending (id, fence, message_id) as (select * from unnest($1::bigint[], $2::b
      and message_id = any (array(select message_id from ending where ending.id = inbox.id))
   returning id, done_fence, message_id
 )
-insert into inbox
-       (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, fence, done_fence)
-select '', '', '', '', '', '{}', '', fence, fence + 1
+` + refused + `
   from ending
  where (id, fence, message_id) not in (select id, done_fence, message_id from ended)`
 
-	// endClaim ends a claim without finishing the message. Only the newest holder has an effect.
-	// A message that waits is due at once if another one of its key came since the claim.
+	// endClaim ends a claim without finishing the message. The constraint refuses it for a claim that
+	// was taken over or has ended. A message that waits is due at once if another one of its key came
+	// since the claim.
 	endClaim = `
 -- inbox.endClaim
-update inbox i
-   set status        = case when e.dead then 'dead' else 'pending' end,
-       first         = not (e.dead and $11),
-       attempts      = $4,
-       deaths        = 0,
-       waits         = $5,
-       waiting_since = case when $7 then coalesce(waiting_since, clock_timestamp()) when $7 is null then waiting_since end,
-       due_at        = clock_timestamp() + case when nudged and $5 > waits then interval '0' else $6::interval end,
-       last_error    = coalesce($9, last_error),
-       history       = ` + history + ` 'error', left($9, 200))
-  from (select coalesce($3 or $7 and waiting_since < clock_timestamp() - $8::interval, false) as dead from inbox where id = $1) e
- where id = $1
-   and fence = $2
-   and coalesce(message_id = $10, false)
-   and coalesce(status = 'running', false)`
+with ended as (
+  update inbox i
+     set status        = case when e.dead then 'dead' else 'pending' end,
+         first         = not (e.dead and $11),
+         attempts      = $4,
+         deaths        = 0,
+         waits         = $5,
+         waiting_since = case when $7 then coalesce(waiting_since, clock_timestamp()) when $7 is null then waiting_since end,
+         due_at        = clock_timestamp() + case when nudged and $5 > waits then interval '0' else $6::interval end,
+         last_error    = coalesce($9, last_error),
+         history       = ` + history + ` 'error', left($9, 200))
+    from (select coalesce($3 or $7 and waiting_since < clock_timestamp() - $8::interval, false) as dead from inbox where id = $1) e
+   where id = $1
+     and fence = $2
+     and coalesce(message_id = $10, false)
+     and coalesce(status = 'running', false)
+  returning id
+)
+` + refused + `
+  from (values ($2::bigint)) as claim (fence)
+ where not exists (select from ended)`
+
+	// refused inserts rows that inbox_done_by_holder refuses.
+	refused = `insert into inbox
+       (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, fence, done_fence)
+select '', '', '', '', '', '{}', '', fence, fence + 1`
 
 	// history is the column of a message i with one more entry, for the claim that ends.
 	history = `case when jsonb_array_length(i.history) >= 16 then i.history - 8 else coalesce(i.history, '[]') end ||
@@ -131,9 +141,10 @@ func (p *Processor) process(ctx context.Context, d *Delivery) End {
 	d.endedByHandler = own.endedByHandler
 	end, queue := p.endOf(ctx, d, err)
 	log := p.Log.With("receiver", p.Receiver, "message_id", d.ID, "ordering_key", d.OrderingKey, "attempt", d.Attempt)
-	if queue != nil && !p.finish(ctx, log, queue) {
-		end = EndNotStored
-	} else if end != EndDone {
+	if queue != nil {
+		end = p.finish(ctx, log, end, queue)
+	}
+	if end != EndDone && end != EndNotStored {
 		level := map[End]slog.Level{EndFailed: slog.LevelWarn, EndLost: slog.LevelWarn, EndBlocked: slog.LevelError, EndDeadLetter: slog.LevelError}
 		log.Log(ctx, level[end], "attempt ended", "end", end, "reason", err)
 	}
@@ -187,21 +198,24 @@ func (p *Processor) ending(d *Delivery, dead bool, attempts, waits int, pause ti
 
 // finish commits the end of a claim, and retries while the database is out of reach: a handler
 // that returned must not look like one that died. Each statement checks the fence, so it may be
-// repeated. It returns false when the message is lost or the program stops.
-func (p *Processor) finish(ctx context.Context, log *slog.Logger, queue func(*pgx.Batch)) bool {
+// repeated. finish returns how the claim ended: EndLost if the message was taken over before,
+// EndNotStored if the program stops before the end is stored.
+func (p *Processor) finish(ctx context.Context, log *slog.Logger, end End, queue func(*pgx.Batch)) End {
 	for first := true; ; first = false {
 		b := &pgx.Batch{}
 		queue(b)
 		err := p.DB.Commit(ctx, b)
-		if err == nil {
-			return true
-		}
-		if first {
+		switch {
+		case IsLost(err) && first:
+			return EndLost
+		case err == nil || IsLost(err): // a try before, of unknown outcome, may have stored the end
+			return end
+		case first:
 			log.WarnContext(ctx, "the end of the claim could not be stored", "error", err)
 		}
 		again := groupcommit.OutcomeOf(err) == groupcommit.Unknown || isRace(err)
 		if !again || !loop.Pause(ctx, 250*time.Millisecond, nil) {
-			return false
+			return EndNotStored
 		}
 	}
 }

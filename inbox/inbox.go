@@ -1,5 +1,5 @@
 // Package inbox is the idempotent receiver of messages: it stores each message once and runs
-// its handler until it succeeds, one message at a time for each ordering key.
+// its handler until it succeeds. Of each ordering key, one message at a time has a claim.
 //
 // A broker delivers at least once: again after a lost acknowledgment, a crash or a
 // rebalance. A receiver that first acts and then acknowledges acts twice; one that first
@@ -16,7 +16,7 @@
 // # Guarantees and what they rest on
 //
 //	a message is stored once for each receiver     unique inbox_message_once
-//	one message of an ordering key at a time       unique index inbox_one_first_per_key, check inbox_running_is_first
+//	one claim of an ordering key at a time         unique index inbox_one_first_per_key, check inbox_running_is_first
 //	only the newest holder ends a message          check inbox_done_by_holder, in the handler's transaction
 //	a message is not done without a holder         check inbox_done_has_fence
 //	an operator's decision has a name              check inbox_decision_has_actor
@@ -61,7 +61,7 @@ type Message struct {
 	ID          string // unique for each receiver; the sender's, or derived, see Read
 	Type        string
 	OrderingKey string // messages of one key are handled one at a time; the id where empty
-	Partition   string // one has about seven eighths of a processor's slots, and never all; "" is none, without a bound
+	Partition   string // one has at most 7/8 of a processor's slots, rounded down, but at least one; "" is none, without a bound
 
 	// Payload belongs to the id byte for byte. Another payload under a known id is a dead letter.
 	Payload  []byte
@@ -85,7 +85,7 @@ type Delivery struct {
 	receiver       string
 	row, fence     int64
 	cancel         context.CancelCauseFunc // ends the handler's context
-	news           int64                   // of the processor, when it was claimed; -1 where a message waited behind it
+	arrivals       int64                   // of the processor, when it was claimed; -1 where a message waited behind it
 	endedByHandler bool                    // by its handler's transaction
 }
 
@@ -178,11 +178,11 @@ type End string
 const (
 	EndDone       End = "done"
 	EndFailed     End = "failed"      // by an error or a panic
-	EndWaiting    End = "waiting"     // for an external service or for the database
+	EndWaiting    End = "waiting"     // for an external service
 	EndBlocked    End = "blocked"     // it waits for an operator
 	EndDeadLetter End = "dead_letter" // a dead letter: by a DeadLetterError, or because its holders died
 	EndReleased   End = "released"    // the program stops
-	EndLost       End = "lost"        // another holder has claimed or finished it
+	EndLost       End = "lost"        // not applied: another holder has claimed the message, or it had ended before
 	EndNotStored  End = "left"        // the end could not be stored; the message is handled again
 )
 

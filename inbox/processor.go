@@ -46,21 +46,22 @@ type Options struct {
 type Processor struct {
 	Options
 
-	woken chan struct{}
-	ran   atomic.Bool
-	news  atomic.Int64 // how often a message may have come that waits for the end of one that runs
+	woken    chan struct{}
+	ran      atomic.Bool
+	arrivals atomic.Int64 // raised whenever a message may wait for a running one: release wakes the loop if it changed since the claim
 
-	mu       sync.Mutex
-	open     bool // claims may begin
-	paused   bool
-	pausedIn []string
-	complete time.Time // when the last claim began that left nothing due
-	claiming int       // slots of claims in flight, and of those that have not started what they claimed
-	holds    map[*Delivery]bool
-	running  sync.WaitGroup // of the loop, claims and handlers
+	mu        sync.Mutex
+	open      bool // claims may begin
+	paused    bool
+	pausedIn  []string
+	drainedAt time.Time // when the last claim began that left nothing due
+	claiming  int       // slots of claims in flight, and of those that have not started what they claimed
+	running   map[*Delivery]bool
+	active    sync.WaitGroup // of the loop, claims and handlers
 
 	// Of the loop alone.
-	away         bool // the database, at the last claim
+	reached      time.Time // when a claim was committed; zero after a failed or slow one
+	swept        time.Time // when a claim last read all that is due
 	repaired     time.Time
 	repairTook   time.Duration
 	repairedKey  string     // keys up to it were looked at
@@ -95,7 +96,7 @@ func New(o Options) (*Processor, error) {
 	q.MaxAttempts = cmp.Or(q.MaxAttempts, 12)
 	q.BackoffBase = cmp.Or(q.BackoffBase, 200*time.Millisecond)
 	q.BackoffCap = max(cmp.Or(q.BackoffCap, time.Minute), q.BackoffBase)
-	return &Processor{Options: o, woken: make(chan struct{}, 1), holds: map[*Delivery]bool{}}, nil
+	return &Processor{Options: o, woken: make(chan struct{}, 1), running: map[*Delivery]bool{}}, nil
 }
 
 // Pause stops the start of messages: of all, or of those partitions. It replaces what was
@@ -125,14 +126,17 @@ func (p *Processor) Run(ctx context.Context) error {
 	alive, die := context.WithCancel(context.WithoutCancel(ctx))
 	var beating sync.WaitGroup
 	beating.Go(func() {
-		for loop.Pause(alive, p.Policy.Lease/3, nil) {
+		for pause := p.Policy.Lease / 3; loop.Pause(alive, pause, nil); {
+			began := time.Now() //nolint:forbidigo // a slow beat makes the pause shorter
 			p.beat(alive)
+			pause = max(0, p.Policy.Lease/3-time.Since(began)) //nolint:forbidigo // as above
 		}
 	})
 	defer beating.Wait()
 	defer die()
 	p.change(func() { p.open = true })
-	p.running.Go(func() { p.claims(ctx) })
+	p.reached = time.Now() //nolint:forbidigo // it decides only when others are taken over
+	p.active.Go(func() { p.claims(ctx) })
 	<-ctx.Done()
 	return p.drain()
 }
@@ -151,7 +155,7 @@ func (p *Processor) claims(ctx context.Context) {
 		case <-ctx.Done():
 		case <-p.woken:
 		case <-p.Wake:
-			p.news.Add(1)
+			p.arrivals.Add(1)
 		case <-time.After(next):
 		}
 		return time.Until(until), nil //nolint:forbidigo // as above
@@ -175,25 +179,26 @@ func (p *Processor) start(ctx context.Context, claimed []*Delivery, slots int) {
 		if d.cancel = cancel; !p.open {
 			cancel(errDraining)
 		}
-		p.holds[d] = true
-		p.running.Go(func() {
+		p.running[d] = true
+		p.active.Go(func() {
 			end := EndNotStored // if the handler ends its goroutine
-			defer func() { p.ended(d, end) }()
+			defer func() { p.release(d, end) }()
 			end = p.process(handling, d)
 		})
 	}
 	if p.claiming -= slots; slots > 0 {
-		p.running.Done()
+		p.active.Done()
 	}
 }
 
-// ended wakes the loop if a message may be due that waited for this one or for its slot.
-func (p *Processor) ended(d *Delivery, end End) {
+// release frees the slot of a delivery that has ended, and wakes the loop if a message may be due
+// that waited for the delivery or for its slot.
+func (p *Processor) release(d *Delivery, end End) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.holds, d)
+	delete(p.running, d)
 	d.cancel(nil)
-	if end != EndDone || d.news != p.news.Load() {
+	if end != EndDone || d.arrivals != p.arrivals.Load() {
 		p.wake()
 	}
 }
@@ -202,7 +207,7 @@ func (p *Processor) ended(d *Delivery, end End) {
 func (p *Processor) held() []*Delivery {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Collect(maps.Keys(p.holds))
+	return slices.Collect(maps.Keys(p.running))
 }
 
 func (p *Processor) change(fields func()) {
@@ -221,7 +226,7 @@ func (p *Processor) drain() error {
 	})
 	defer late.Stop()
 	ended := make(chan struct{})
-	go func() { p.running.Wait(); close(ended) }()
+	go func() { p.active.Wait(); close(ended) }()
 	select {
 	case <-ended:
 		return nil

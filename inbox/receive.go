@@ -82,9 +82,9 @@ func received(m Message, err error) *incoming {
 	return d
 }
 
-// Append queues a message into the batch that causes it, in the database of the inbox: it is
-// received, as by Receive, exactly if the batch is committed, and once, however often. Append does
-// no I/O. A processor claims the message when it is woken, or within a second. A commit that is
+// Append queues a message into the batch b that causes it, in the database of the inbox. The message
+// is received, as by Receive, if and only if b commits. The same id appended again is a duplicate.
+// Append does no I/O. A processor claims the message when it is woken, or within a second. A commit that is
 // refused by inbox_one_first_per_key, which is rare, lost a race and may be repeated.
 func Append(b *pgx.Batch, receiver string, m Message) {
 	d := received(m, nil)
@@ -178,7 +178,7 @@ func (p *Processor) storePage(ctx context.Context, page []*incoming) (r Receptio
 	b.Queue(promoteMany, receivers, keys)
 	_, more, err := p.claim(ctx, b, len(page)+1) // one more shows whether older messages are due
 	if behind {
-		p.news.Add(1)
+		p.arrivals.Add(1)
 	}
 	if more || behind { // the message before may have ended meanwhile
 		p.wake()

@@ -1,5 +1,5 @@
--- Promise: a receiver handles a message once, however often it is delivered; at most one holder
--- at a time may finish it; and messages of one ordering key never run at the same time.
+-- Promise: a receiver stores a message once, however often it is delivered, and it ends once; of
+-- one ordering key, one message at a time has a claim; and only the newest claim can end it.
 
 -- +goose Up
 create table inbox (

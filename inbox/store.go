@@ -98,8 +98,8 @@ select (select count(*) from firsts) + count(*) filter (where new and status = '
 )
 
 // promote makes the oldest pending message of a key first if the key has none, after a transaction
-// has stored or ended messages. Two that did not see each other may leave a key without a first
-// message, and so does an operator's decision: readStranded finds it.
+// has stored or ended messages. Two concurrent transactions, or an operator's decision, may leave a
+// key without a first message: readStranded finds such keys.
 const (
 	promote     = promoteKeys + `(values ($1::text, $2::text)) as k (receiver, ordering_key)` + keysWithoutFirst
 	promoteMany = promoteKeys + `unnest($1::text[], $2::text[]) as k (receiver, ordering_key)` + keysWithoutFirst
@@ -119,24 +119,3 @@ update inbox
           where (select f.id from inbox f where f.receiver = k.receiver and f.ordering_key = k.ordering_key and f.first) is null))
    and coalesce(status = 'pending' and not first, false)`
 )
-
-// readStranded reads which keys of at most 2000 waiting messages behind the key $2 have no first
-// message, and the last of all these keys, or the empty key where none is left. So the number of
-// waiting messages holds up no claim.
-const readStranded = `
--- inbox.readStranded
-with waiting as materialized (
-  select ordering_key
-    from inbox
-   where receiver = $1
-     and status = 'pending'
-     and not first
-     and ordering_key > $2
-   order by ordering_key
-   limit 2000
-)
-select array(
-         select k.ordering_key
-           from (select distinct ordering_key from waiting) k
-          where (select f.id from inbox f where f.receiver = $1 and f.ordering_key = k.ordering_key and f.first) is null),
-       (select case when count(*) = 2000 then max(ordering_key) else '' end from waiting)`

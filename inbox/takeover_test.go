@@ -89,6 +89,18 @@ func TestTakeover(t *testing.T) {
 		testrun.Row(t, db, `select deaths = 0 and attempts = 1 from inbox`)
 	})
 
+	t.Run("a processor whose registration was lost keeps the messages of its own handlers", func(t *testing.T) {
+		db := fresh(t, "m1@k")
+		h := newHung(db)
+		start(t, processor(t, db, h.handle, func(o *inbox.Options) { o.Policy.Lease = time.Hour })) // so that no beat registers it
+		testrun.Receive(t, "the holder", h.begun)
+		write(t, db, `delete from inbox_holders`)
+		<-time.After(2500 * time.Millisecond) // of two repairs
+		testrun.Row(t, db, `select status = 'running' and fence = 1 and deaths = 0 from inbox`)
+		close(h.finish)
+		done(t, db)
+	})
+
 	t.Run("a registration in the future, of a clock that went back, does not protect a dead holder", func(t *testing.T) {
 		db := fresh(t, "m1@k")
 		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, holder = 'dead', claimed_at = now() + interval '1 hour'`)

@@ -1,7 +1,7 @@
-// Package outbox sends messages that exist exactly if the transaction that causes them does,
-// to Watermill subscribers (by its own watermill-sql) and, by Forward, to any broker. A program that commits and then
-// publishes loses messages when it dies in between, and one that publishes first sends
-// messages of transactions that roll back. Here a message is a row of the transaction.
+// Package outbox stores a message in the transaction that causes it: the message exists if and only
+// if that transaction commits. Subscribers read it through Watermill; Forward publishes it to any
+// broker. A program that commits and then publishes loses messages when it dies in between, and one
+// that publishes first sends messages of transactions that roll back.
 //
 //	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 //		// … what the transaction decides
@@ -14,9 +14,12 @@
 //
 //	a message exists exactly if its transaction does   one row of that transaction
 //	it is delivered until it is acknowledged           only the acknowledgment deletes the row
-//	what depends on a message comes after it           ids grow along what a transaction has seen
+//	what depends on a message has a greater id         ids grow along what a transaction has seen
 //
-// No open transaction of others keeps a message from delivery.
+// Messages are delivered in the order of their ids, but for one: a message that commits after a
+// subscriber has read more than 2,000 greater ids is found by the next full scan, within a second or
+// two. What depends on it may be delivered first. No open transaction of others keeps a message from
+// delivery.
 //
 // # Limits
 //

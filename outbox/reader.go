@@ -26,9 +26,9 @@ const (
 	fullScan = time.Second // between two pages that are read from the beginning
 )
 
-// selectPage reads the oldest messages behind $2, if no other reader of the topic is at work: a
-// reader that finds a message locks the topic's row, which the first one makes. The transaction is
-// idle while they are handled, for longer than a pool may allow its own.
+// selectPage reads the oldest messages behind $2, if no other reader of the topic is at work. A reader
+// that finds messages locks the topic's row; the first reader ever inserts it. The transaction stays
+// idle while the page is handled, so it raises its own idle time-out.
 const selectPage = `
 -- outbox.selectPage
 with waiting as materialized (

@@ -1,4 +1,4 @@
--- Promise: a message exists exactly if the transaction that caused it does, and stays until
+-- Promise: a message exists if and only if the transaction that caused it commits, and stays until
 -- its reader has acknowledged it.
 --
 -- The outbox is a queue: a row that was acknowledged is deleted. Nothing refers to a position,
