@@ -47,7 +47,7 @@ func TestReads_failedReadsAreRepeatedForEachLookup(t *testing.T) {
 						t.Errorf("the read of %v has %s", lookups, time.Until(end))
 					}
 					reads = append(reads, slices.Clone(lookups))
-					time.Sleep(lasts)
+					<-time.After(lasts)
 					for _, q := range lookups {
 						answers = append(answers, strconv.Itoa(q))
 					}
