@@ -177,7 +177,7 @@ func fit(batches []*queuedBatch) int {
 // commit commits batches in one transaction. It keeps its connection until the server answers, also after
 // its callers have left: the server would go on with the commit in a session that no bound counts.
 func (c *Committer) commit(batches []*queuedBatch) error {
-	conn, err := c.pool.Acquire(batches[len(batches)-1].ctx) // the newest, which has most time left as a rule
+	conn, err := c.pool.Acquire(slices.MaxFunc(batches, compareDeadlines).ctx)
 	if err != nil {
 		return fmt.Errorf("%w: acquire a connection: %w", ErrNotCommitted, err)
 	}
@@ -186,6 +186,12 @@ func (c *Committer) commit(batches []*queuedBatch) error {
 		return c.sendGroup(conn, batches)
 	}
 	return c.sendOne(conn, batches)
+}
+
+func compareDeadlines(a, b *queuedBatch) int {
+	first, _ := a.ctx.Deadline()
+	second, _ := b.ctx.Deadline()
+	return first.Compare(second)
 }
 
 // awaitAnswer goes first, so pgx waits for the server there and in no callback. The server sends the results

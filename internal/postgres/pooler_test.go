@@ -2,7 +2,9 @@ package postgres_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -15,25 +17,26 @@ import (
 // a pooler that drops settings which it does not know.
 func TestOpen_refusesAPoolerThatDropsSettings(t *testing.T) {
 	t.Parallel()
-	for missed, hides := range map[string]string{
-		"statement_timeout": `
+	const noRole = `
+create function claimed.current_setting(name text) returns text language sql as $$
+select case name when 'role' then 'none' else pg_catalog.current_setting(name) end $$`
+	for _, missed := range []string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "TimeZone", "role", ""} {
+		hides := map[string]string{"role": noRole, "": ``}
+		if _, special := hides[missed]; !special {
+			hides[missed] = fmt.Sprintf(`
 create view claimed.pg_settings as
 select name,
-       case when name = 'statement_timeout' then '0' else setting end as setting,
-       case when name = 'statement_timeout' then 'default' else source end as source
-  from pg_catalog.pg_settings`,
-		"role": `
-create function claimed.current_setting(name text) returns text language sql as $$
-select case name when 'role' then 'none' else pg_catalog.current_setting(name) end $$`,
-		"": ``,
-	} {
+       case when name = '%[1]s' then '1' else setting end as setting,
+       case when name = '%[1]s' then 'default' else source end as source
+  from pg_catalog.pg_settings`, missed)
+		}
 		t.Run(missed, func(t *testing.T) {
 			t.Parallel()
 			address, want := testdb.URL(t), ""
-			testdb.Exec(t, testdb.Connect(t, address).Pool(), `create schema claimed; grant usage on schema claimed to public; `+hides)
+			testdb.Exec(t, testdb.Connect(t, address).Pool(), `create schema claimed; grant usage on schema claimed to public; `+hides[missed])
 			if missed != "" {
 				testdb.Exec(t, testdb.Connect(t, address).Pool(), `grant select on all tables in schema claimed to public`)
-				want = "the session setting " + missed + " was not applied: a pooler dropped it, so let DATABASE_URL name the server itself"
+				want = "the session setting " + strings.ToLower(missed) + " was not applied: a pooler dropped it, so let DATABASE_URL name the server itself"
 			}
 			o := postgres.Options{Role: postgres.RoleAPI, AllowPlaintext: true, AllowUnsafeDurability: true}
 			wantOpened(t, t.Context(), with(address, "search_path=claimed,pg_catalog,public"), o, want)

@@ -188,8 +188,9 @@ func local(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// serverSettings also reads what bounds a session, and its role. They are a part of its first packet,
-// which a pooler may answer itself and forward in part.
+// serverSettings also reads a setting that a session lacks, of those which it was opened with. They are a
+// part of its first packet, which a pooler may answer itself and forward in part. The role is the one that
+// pg_settings does not show.
 const serverSettings = `
 -- postgres.serverSettings
 select current_setting('server_version_num')::int,
@@ -198,17 +199,21 @@ select current_setting('server_version_num')::int,
               where current_setting(name) = 'off'),
        current_setting('synchronous_commit') = 'local',
        current_setting('synchronous_standby_names') = '',
-       case
-         when $1 <> '' and current_setting('role') <> $1 then 'role'
-         else coalesce((select name from pg_settings where name = 'statement_timeout' and source <> 'client' and setting <> $2), '')
-       end`
+       coalesce((select min(w.name)
+                   from jsonb_each_text($1) as w (name, value)
+                   left join pg_settings s
+                     on lower(s.name) = lower(w.name)
+                  where case when w.name = 'role'
+                             then current_setting('role') <> w.value
+                             else s.source <> 'client' and s.setting <> w.value
+                        end), '')`
 
 func checkServer(ctx context.Context, q Querier, o Options, session map[string]string) error {
 	var version int
 	var off []string
 	var local, alone bool
 	var missing string
-	if err := q.QueryRow(ctx, serverSettings, session["role"], session["statement_timeout"]).Scan(&version, &off, &local, &alone, &missing); err != nil {
+	if err := q.QueryRow(ctx, serverSettings, session).Scan(&version, &off, &local, &alone, &missing); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
 	if version < Oldest*10000 {

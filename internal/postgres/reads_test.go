@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -16,7 +17,7 @@ import (
 )
 
 // How reads are batched, and what callers that leave are answered, is tested in groupcommit.
-func TestReads_refusedReadsAreRepeatedForEachLookup(t *testing.T) {
+func TestReads_failedReadsAreRepeatedForEachLookup(t *testing.T) {
 	t.Parallel()
 	refused := func(severity, code string) error {
 		return &pgconn.PgError{SeverityUnlocalized: severity, Code: code}
@@ -24,11 +25,13 @@ func TestReads_refusedReadsAreRepeatedForEachLookup(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		fails  error   // of a read with lookup 3
-		failed []int   // lookups that have the error
+		failed []int   // lookups that have the error; lookup 5 leaves in the second read
 		more   [][]int // reads after the first two
 	}{
 		{"none", nil, nil, nil},
 		{"a refusal", refused("ERROR", "22P02"), []int{3}, [][]int{{2}, {3}, {4}}},
+		{"a statement that is slow", refused("ERROR", "57014"), []int{3}, [][]int{{2}, {3}, {4}}},
+		{"an answer that cannot be scanned", errors.New("planted"), []int{3}, [][]int{{2}, {3}, {4}}},
 		{"no connection", io.ErrUnexpectedEOF, []int{2, 3, 4}, nil},
 		{"a server that shuts down", refused("FATAL", "57P01"), []int{2, 3, 4}, nil},
 		{"a standby that has not confirmed", postgres.ErrNotReplicated, []int{2, 3, 4}, nil},
@@ -37,10 +40,14 @@ func TestReads_refusedReadsAreRepeatedForEachLookup(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				letGo, reads := make(chan struct{}), [][]int(nil)
-				r := postgres.NewReads(1, func(_ context.Context, lookups []int) (answers []string, err error) {
+				const lasts, bound = 10 * time.Second, 15 * time.Second // of a read
+				reads := [][]int(nil)
+				r := postgres.NewReads(1, func(ctx context.Context, lookups []int) (answers []string, err error) {
+					if end, _ := ctx.Deadline(); time.Until(end) != bound {
+						t.Errorf("the read of %v has %s", lookups, time.Until(end))
+					}
 					reads = append(reads, slices.Clone(lookups))
-					<-letGo
+					<-time.After(lasts)
 					for _, q := range lookups {
 						answers = append(answers, strconv.Itoa(q))
 					}
@@ -49,11 +56,17 @@ func TestReads_refusedReadsAreRepeatedForEachLookup(t *testing.T) {
 					}
 					return answers, err
 				})
-				answers := make([]chan error, 4)
+				leaving, cancel := context.WithTimeout(t.Context(), lasts+lasts/2)
+				defer cancel()
+				answers := make([]chan error, 5)
 				for i := range answers { // each lookup when the one before is queued
 					answers[i] = make(chan error, 1)
 					go func() {
-						text, err := r.Lookup(t.Context(), i+1)
+						ctx := t.Context()
+						if i+1 == 5 {
+							ctx = leaving
+						}
+						text, err := r.Lookup(ctx, i+1)
 						if err == nil && text != strconv.Itoa(i+1) {
 							err = errors.New("it is answered " + text)
 						}
@@ -61,13 +74,16 @@ func TestReads_refusedReadsAreRepeatedForEachLookup(t *testing.T) {
 					}()
 					synctest.Wait()
 				}
-				close(letGo)
-				for i, c := range answers {
+				if err := <-answers[4]; !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("who left has the error %v", err)
+				}
+				for i, c := range answers[:4] {
 					if err := <-c; slices.Contains(test.failed, i+1) != errors.Is(err, test.fails) && test.fails != nil || test.failed == nil && err != nil {
 						t.Errorf("%d: %v", i+1, err)
 					}
 				}
-				testrun.Same(t, "reads", append([][]int{{1}, {2, 3, 4}}, test.more...), reads)
+				slices.SortFunc(reads[2:], slices.Compare)
+				testrun.Same(t, "reads", append([][]int{{1}, {2, 3, 4, 5}}, test.more...), reads)
 			})
 		})
 	}

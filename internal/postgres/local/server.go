@@ -265,7 +265,9 @@ func (s *Server) run(ctx context.Context) error {
 		case <-ended:
 		case <-ctx.Done():
 		}
-		err = errors.Join(err, s.stop(context.WithoutCancel(ctx), syscall.SIGQUIT))
+		if stopped := s.stop(context.WithoutCancel(ctx), syscall.SIGQUIT); stopped != nil {
+			return fmt.Errorf("start PostgreSQL: %w", errors.Join(err, stopped))
+		}
 		return fmt.Errorf("start PostgreSQL: %w: %s", err, lastLines(s.log.Bytes()))
 	}
 }
