@@ -83,11 +83,14 @@ func Fold(c Charge, events ...Event) Charge {
 var ErrIllegal = errors.New("illegal event")
 
 // Append folds events that are to be stored. It alone says what is legal: the error is ErrIllegal,
-// wrapped, for the first event that the charge does not allow, and the charge is the one before that
-// event. The argument is not changed.
+// wrapped, for the first event that the charge does not allow or whose type is in no list, and the
+// charge is the one before that event. The argument is not changed.
 func (c Charge) Append(events ...Event) (Charge, error) {
 	c = c.clone()
 	for _, e := range events {
+		if TypeOf(e) == "" { // it would be stored without a name, and no program could read the charge
+			return c, fmt.Errorf("%w: %T is in no list of event types", ErrIllegal, e)
+		}
 		if !c.allows(e) {
 			return c, fmt.Errorf("%w: %s at version %d", ErrIllegal, TypeOf(e), c.Version+1)
 		}

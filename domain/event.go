@@ -72,7 +72,7 @@ func EventTypes() []EventType { return slices.Clone(eventTypes) }
 // EventTypeNamed is the type with a stored name; the zero EventType if there is none.
 func EventTypeNamed(name string) EventType { return registry[name] }
 
-// TypeOf is the stored name of an event.
+// TypeOf is the stored name of an event; "" if its type is in no list.
 func TypeOf(e Event) string {
 	if void, unreadable := e.(Unreadable); unreadable {
 		return void.Name

@@ -67,3 +67,14 @@ func TestAppend(t *testing.T) {
 	slices.Sort(lines)
 	golden(t, "validate.txt", lines)
 }
+
+// TestAppend_refusesATypeInNoList: it has no name by which it could be stored.
+func TestAppend_refusesATypeInNoList(t *testing.T) {
+	t.Parallel()
+	type unlisted struct{ domain.ChargeCancelRequested }
+	before := in("started")
+	c, err := before.Append(unlisted{})
+	if !errors.Is(err, domain.ErrIllegal) || !strings.Contains(err.Error(), "unlisted is in no list of event types") || !cmp.Equal(before, c) {
+		t.Errorf("the error is %v, the charge %+v", err, c)
+	}
+}

@@ -254,10 +254,15 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	d.setFaults(t, harness.Faults{DropBefore: 1})
 	open := d.send(t, newOrder(visa))
 	d.waitMore(t)
+	stop(t, d.Workers[0])
+	unread := d.send(t, newOrder(visa)) // its message is in the outbox of the dump
+	mustRead(t, d, true, `select exists (select from outbox)`)
 	file := filepath.Join(t.TempDir(), "dump")
 	tool(t, "pg_dump", "--format=custom", "--file="+file, d.Service)
 	d.setFaults(t, harness.Faults{})
+	restart(t, d.Workers[0])
 	d.mustSucceed(t, open.ID)
+	d.mustSucceed(t, unread.ID)
 	given := d.refund(t, before.ID, 400)
 	d.mustRefund(t, given)
 	lost := map[string]request{} // by the references of their charges
@@ -271,13 +276,14 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 
 	tool(t, "pg_restore", "--exit-on-error", "--no-owner", "--dbname="+moved, file)
 	d.repairIn(t, moved)
-	d.auditNames(t, append(slices.Collect(maps.Keys(lost)), open.ID, given.ID))
+	d.auditNames(t, append(slices.Collect(maps.Keys(lost)), open.ID, unread.ID, given.ID))
 
 	d.startAPIs(t)
 	d.startWorkers(t)
 	d.mustSucceed(t, open.ID)
+	d.mustSucceed(t, unread.ID)
 	d.paid(t)
-	want, kept, twice := map[string]int{before.ID: 1, open.ID: 1}, "", ""
+	want, kept, twice := map[string]int{before.ID: 1, open.ID: 1, unread.ID: 1}, "", ""
 	for _, again := range lost {
 		d.setFaults(t, harness.Faults{ForgetKeysAfter: kept})
 		twice = acceptedCharge(t, d.insist(t, again)).ID

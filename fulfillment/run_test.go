@@ -162,15 +162,23 @@ func TestLostRace_atEveryTry(t *testing.T) {
 // the trace and the correlation, and nothing else.
 func TestOutcome_continuesTheTrace(t *testing.T) {
 	t.Parallel()
-	m := newScripted(t, "started")
-	m.metadata = map[string]string{"correlation_id": "req_1", "traceparent": "t1", "tracestate": "private", "baggage": "private"}
-	m.play("", "retrieve:succeeded", 1)
-	var got map[string]string
-	if len(m.sent) != 1 || json.Unmarshal([]byte(m.sent[0].metadata), &got) != nil {
-		t.Fatalf("it sends %v", m.sent)
+	for name, received := range map[string]map[string]string{
+		"metadata":                 {"correlation_id": "req_1", "traceparent": "t1", "tracestate": "private", "baggage": "private"},
+		"metadata without a trace": {"correlation_id": "req_1"},
+	} {
+		m := newScripted(t, "started")
+		m.metadata = received
+		m.play("", "retrieve:succeeded", 1)
+		var got map[string]string
+		if len(m.sent) != 1 || json.Unmarshal([]byte(m.sent[0].metadata), &got) != nil {
+			t.Fatalf("it sends %v", m.sent)
+		}
+		want := map[string]string{"correlation_id": "req_1", "causation_id": m.stream.At(1).ID.String()}
+		if trace, traced := received["traceparent"]; traced {
+			want["traceparent"] = trace
+		}
+		testrun.Same(t, name, want, got)
 	}
-	want := map[string]string{"correlation_id": "req_1", "traceparent": "t1", "causation_id": m.stream.At(1).ID.String()}
-	testrun.Same(t, "metadata", want, got)
 }
 
 // TestForgedRequest is about requests that no api would have accepted, and that its database refuses. They are

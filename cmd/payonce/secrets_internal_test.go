@@ -6,9 +6,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // seedWith seeds acme with a webhook secret.
@@ -50,4 +53,22 @@ func TestSeed_atOnceNoSecretIsDroppedSilently(t *testing.T) {
 	if got := testdb.All[string](t, db, `select secret from webhook_secrets`); fmt.Sprint(got) != fmt.Sprint([]string{taken}) {
 		t.Errorf("stored is %v, taken was %q", got, taken)
 	}
+}
+
+// TestRotate_printsASecretThatMayBeStored: the old secrets have ended, so nobody else knows the one that signs.
+func TestRotate_printsASecretThatMayBeStored(t *testing.T) {
+	t.Parallel()
+	url := testdb.URL(t)
+	direct, proxy := testdb.Connect(t, url), failpoint.StartCutter(t, url)
+	testdb.Must(t, seedWith(t, direct, merchants.NewWebhookSecret()))
+	db := testdb.Connect(t, proxy.URL())
+	var printed, said strings.Builder
+	proxy.Arm(failpoint.After, 2)
+	r := webhooksRotateCmd{Merchant: "acme"}
+	err := r.Run(t.Context(), &console{stdout: &printed, stderr: &said}, db)
+	if groupcommit.OutcomeOf(err) != groupcommit.Unknown || proxy.Cuts() != 1 || !strings.Contains(said.String(), "may have been stored") {
+		t.Errorf("it ends with %v after %d cuts and says %s", err, proxy.Cuts(), said.String())
+	}
+	signing := testdb.All[string](t, direct, `select secret from webhook_secrets where ends_at is null`)
+	testrun.Same(t, "secrets that sign", []string{strings.TrimSpace(printed.String())}, signing)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
@@ -76,9 +77,12 @@ type rotated struct {
 
 // Run prints a secret that was made alone on stdout, and what holds now on stderr.
 //
-// If we die here, or the answer of the commit is lost: there may be a secret that the merchant does
-// not have. The merchant's own signs beside it until the overlap ends: rotate again.
-// Test: TestScripts/webhooks.
+// If the answer of the commit is lost, the secret that was made is printed all the same: it may have
+// been stored, and without an overlap it then signs alone.
+//
+// If we die here: there may be a secret that nobody has seen. The old ones sign beside it until the
+// overlap ends; without an overlap it signs alone. Rotate again.
+// Test: TestScripts/webhooks, TestRotate_printsASecretThatMayBeStored.
 func (r *webhooksRotateCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	made := ""
 	if r.secret == "" {
@@ -99,8 +103,13 @@ func (r *webhooksRotateCmd) Run(ctx context.Context, c *console, db *postgres.DB
 	}
 	b := &pgx.Batch{}
 	merchants.RotateSecret(b, secrets[0], r.secret, time.Duration(r.Overlap), operator())
-	if err := db.Commit(ctx, b); err != nil {
-		return fmt.Errorf("rotate the webhook secret of %s (if in doubt, rotate again): %w", r.Merchant, err)
+	unknown := db.Commit(ctx, b)
+	if unknown != nil {
+		unknown = fmt.Errorf("rotate the webhook secret of %s: %w", r.Merchant, unknown)
+		if groupcommit.OutcomeOf(unknown) != groupcommit.Unknown {
+			return unknown
+		}
+		c.remark("the secret may have been stored: to rotate again is safe\n")
 	}
 	secrets, err = merchants.ListSecrets(ctx, db, r.Merchant)
 	c.show(rotated{Whole: made, Data: secrets}, func(p io.Writer) {
@@ -116,7 +125,7 @@ func (r *webhooksRotateCmd) Run(ctx context.Context, c *console, db *postgres.DB
 			fmt.Fprintf(p, "%s\n", made)
 		}
 	})
-	return err // of the list: a secret that was made is printed without it too
+	return errors.Join(unknown, err) // of the list: a secret that was made is printed without it too
 }
 
 type webhooksResendCmd struct {

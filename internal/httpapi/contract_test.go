@@ -27,7 +27,7 @@ import (
 //   - x-elsewhere lists the answers at paths and methods that are not listed;
 //   - HEAD is answered like GET, without a body.
 type document struct {
-	*v3.Document // in which x-elsewhere is a path too
+	*v3.Document // in which x-elsewhere and the webhooks are paths too
 
 	mu        sync.Mutex // the validator renders schemas, which is not safe for concurrent use
 	validator validator.Validator
@@ -36,6 +36,7 @@ type document struct {
 const (
 	contractFile = "openapi.yaml"
 	elsewhere    = "/x-elsewhere" // is no path of the document
+	webhooks     = "/x-webhooks/" // nor is this one, before the name of a webhook
 )
 
 // contract is read once; it never changes.
@@ -77,7 +78,14 @@ func readModel() (*v3.Document, error) {
 	if !ok {
 		return nil, errors.New("the contract has no paths")
 	}
+	hooks, ok := tree["webhooks"].(map[string]any)
+	if !ok {
+		return nil, errors.New("the contract has no webhooks")
+	}
 	closeObjects(tree)
+	for name, hook := range hooks {
+		paths[webhooks+name] = hook
+	}
 	paths[elsewhere] = map[string]any{"get": tree["x-elsewhere"]}
 	written, err = yaml.Marshal(tree)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/bojanz/currency"
+	"github.com/jackc/pgx/v5"
 	"github.com/labstack/echo/v4"
 	"github.com/pb33f/go-yaml"
 	"github.com/pb33f/libopenapi-validator/schema_validation"
@@ -22,9 +23,11 @@ import (
 	v3 "github.com/pb33f/libopenapi/datamodel/high/v3"
 	"github.com/pb33f/libopenapi/orderedmap"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/ledger"
 )
 
 // judged is a handler whose exchanges must be those of the contract: the answer is
@@ -72,7 +75,7 @@ func recorded(next http.Handler, see func(exchange)) http.Handler {
 // operations calls each for what the contract lists, with the parameters of the path.
 func operations(c *document, each func(method, path string, o *v3.Operation, parameters []*v3.Parameter)) {
 	for path, item := range c.Paths.PathItems.FromOldest() {
-		if path == elsewhere {
+		if path == elsewhere || strings.HasPrefix(path, webhooks) {
 			continue
 		}
 		for method, o := range item.GetOperations().FromOldest() {
@@ -172,7 +175,7 @@ func TestContract_examplesAreValid(t *testing.T) {
 			}
 		}
 	}
-	operations(theContract(t), func(method, path string, o *v3.Operation, parameters []*v3.Parameter) {
+	examples := func(method, path string, o *v3.Operation, parameters []*v3.Parameter) {
 		where := method + " " + path
 		for _, p := range parameters {
 			check(where+" "+p.Name, p.Schema, p.Example, p.Examples)
@@ -189,9 +192,69 @@ func TestContract_examplesAreValid(t *testing.T) {
 				check(where, m.Schema, m.Example, m.Examples)
 			}
 		}
-	})
+	}
+	operations(theContract(t), examples)
+	for path, item := range theContract(t).Paths.PathItems.FromOldest() {
+		if strings.HasPrefix(path, webhooks) {
+			examples(http.MethodPost, path, item.Post, item.Post.Parameters)
+		}
+	}
 	if checked < 15 {
 		t.Errorf("%d examples", checked)
+	}
+}
+
+// TestContract_hasEveryWebhook: each webhook is a request of the contract, with its body and the headers of its signature.
+func TestContract_hasEveryWebhook(t *testing.T) {
+	t.Parallel()
+	c, unchecked := theContract(t), map[string]bool{}
+	for _, kind := range domain.EventTypes() {
+		unchecked[kind.Name] = kind.Webhook != ""
+	}
+	const started = "charge.requested.v1 inventory.reserved.v1 payment.started.v1 "
+	const succeeded = started + "payment.captured.v1 charge.succeeded.v1 "
+	for _, names := range []string{
+		started + "payment.action_required.v1",
+		started + "payment.declined.v1 inventory.released.v1 charge.failed.v1",
+		succeeded + "refund.requested.v1 refund.succeeded.v1 refund.reversed.v1",
+		succeeded + "refund.requested.v1 refund.failed.v1",
+		succeeded + "refund.observed.v1",
+		succeeded + "charge.dispute_opened.v1 charge.dispute_updated.v1 charge.dispute_withdrawn.v2 " +
+			"charge.dispute_closed.v2 charge.dispute_reinstated.v2",
+	} {
+		s := ledger.New("ch_01a1fd1a07f77c1ea44d60c8d57dce21")
+		for name := range strings.FieldsSeq(names) {
+			stored, err := os.ReadFile("../../domain/testdata/events/" + name + ".json")
+			testdb.Must(t, err)
+			e, err := domain.Decode(name, stored)
+			testdb.Must(t, err)
+			s, err = ledger.Append(&pgx.Batch{}, s, ledger.Cause{}, e)
+			testdb.Must(t, err)
+			kind := domain.EventTypeNamed(name).Webhook
+			if kind == "" {
+				continue
+			}
+			unchecked[name] = false
+			hook, _, _ := strings.Cut(strings.Replace(kind, "charge.dispute_", "dispute.", 1), ".")
+			if c.Paths.PathItems.GetOrZero(webhooks+hook) == nil {
+				t.Fatalf("the contract has no webhook %s", hook)
+			}
+			sent, err := s.Webhook(s.Charge.Version)
+			testdb.Must(t, err)
+			request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, webhooks+hook, http.NoBody)
+			request.Header = http.Header{
+				"Content-Type": {"application/json"}, "Webhook-Id": {s.Head().ID.String()},
+				"Webhook-Timestamp": {"1795247765"}, "Webhook-Signature": {"v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4="},
+			}
+			if err := c.checkRequest(exchange{request: request, sent: string(sent)}); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	for name, missing := range unchecked {
+		if missing {
+			t.Errorf("no webhook of %s is checked", name)
+		}
 	}
 }
 

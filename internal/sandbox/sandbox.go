@@ -76,7 +76,10 @@ func New(o Options) (_ *Sandbox, err error) {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.ProcessingTime = cmp.Or(o.ProcessingTime, 2*time.Second)
 	s := &Sandbox{options: o, inFlight: map[string]bool{}}
-	s.client = &http.Client{Timeout: sendDeadline, Transport: &http.Transport{MaxIdleConnsPerHost: senders}} // and no proxy
+	s.client = &http.Client{
+		Timeout: sendDeadline, Transport: &http.Transport{MaxIdleConnsPerHost: senders}, // and no proxy
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // only a 2xx takes an event
+	}
 	s.draining, s.Drain = context.WithCancel(context.Background())
 	s.follow(plan{keep: keyRetention})
 	if u, err := url.Parse(o.WebhookURL); o.WebhookURL != "" && (err != nil || u.Host == "") {

@@ -49,7 +49,7 @@ func (s *Sandbox) Deliver(ctx context.Context) {
 		if err != nil || len(due) == 0 {
 			return pollEvery, err
 		}
-		taken := s.send(ctx, due)
+		_, taken := s.send(ctx, due)
 		for _, e := range taken {
 			e["_taken"] = true
 		}
@@ -76,8 +76,9 @@ func (s *Sandbox) due() (due []object, err error) {
 	return due, nil
 }
 
-// send posts events, some at a time, until ctx ends or the sandbox drains. It returns those that were taken.
-func (s *Sandbox) send(ctx context.Context, events []object) (taken []object) {
+// send posts events, some at a time, until ctx ends or the sandbox drains. It returns how many it sent, and
+// those that were taken.
+func (s *Sandbox) send(ctx context.Context, events []object) (sent int, taken []object) {
 	var mu sync.Mutex
 	var group errgroup.Group
 	group.SetLimit(senders)
@@ -85,6 +86,7 @@ func (s *Sandbox) send(ctx context.Context, events []object) (taken []object) {
 		if ctx.Err() != nil || s.draining.Err() != nil {
 			break
 		}
+		sent++
 		group.Go(func() error {
 			if s.post(ctx, e) {
 				mu.Lock()
@@ -95,7 +97,7 @@ func (s *Sandbox) send(ctx context.Context, events []object) (taken []object) {
 		})
 	}
 	_ = group.Wait() // what was not taken failed
-	return taken
+	return sent, taken
 }
 
 // post sends one event, signed with the time of this attempt. Only a 2xx takes it.
@@ -130,7 +132,8 @@ const (
 )
 
 // duplicateWebhooks is POST /duplicate-webhooks: it sends every event that was sent so far once more, so many
-// times, until repeatDeadline, and answers with how many were taken. It does not hold the lock while it sends.
+// times, until repeatDeadline, and answers with how many it sent and how many were taken. It does not hold
+// the lock while it sends.
 func (s *Sandbox) duplicateWebhooks(w http.ResponseWriter, r *http.Request) {
 	var body struct {
 		Times int `json:"times"`
@@ -144,17 +147,17 @@ func (s *Sandbox) duplicateWebhooks(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.mu.Lock()
-	var sent []object
+	var before []object
 	for _, id := range s.books.ids["event"] {
 		if d := s.books.unsent[id]; d == nil || !d.due.IsZero() {
-			sent = append(sent, s.books.objects[id])
+			before = append(before, s.books.objects[id])
 		}
 	}
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(r.Context(), repeatDeadline)
 	defer cancel()
-	taken := s.send(ctx, slices.Repeat(sent, body.Times))
-	s.reply(w, object{"events": len(sent), "sent": len(sent) * body.Times, "delivered": len(taken)}, nil)
+	sent, taken := s.send(ctx, slices.Repeat(before, body.Times))
+	s.reply(w, object{"events": len(before), "sent": sent, "delivered": len(taken)}, nil)
 }
 
 // receive serves the merchant's webhook receiver, which meets the faults too.

@@ -27,12 +27,13 @@ import (
 // receiver receives the provider's events and verifies their signature by Stripe's published scheme.
 type receiver struct {
 	*httptest.Server
-	t       *testing.T
-	mu      sync.Mutex
-	down    bool
-	refused int
-	bodies  map[string][]string // by event id, as they came
-	types   []string
+	t         *testing.T
+	mu        sync.Mutex
+	down      bool
+	elsewhere string // where it sends requests while it is down; "": it answers 500
+	refused   int
+	bodies    map[string][]string // by event id, as they came
+	types     []string
 }
 
 const eventSecret = "whsec_events"
@@ -50,6 +51,10 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	defer r.mu.Unlock()
 	if r.down {
 		r.refused++
+		if r.elsewhere != "" {
+			http.Redirect(w, request, r.elsewhere, http.StatusFound)
+			return
+		}
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
@@ -142,7 +147,10 @@ func TestEvents_areSentAgainUntilTheyAreTaken(t *testing.T) {
 	testdb.Long(t, "it waits for pauses")
 	t.Parallel()
 	r, o := receive(t)
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a redirect is followed") }))
+	t.Cleanup(elsewhere.Close)
 	r.setDown(true)
+	r.elsewhere = elsewhere.URL // answered 200, which would take an event
 	f := start(t, o)
 	for range 3 {
 		f.create("")
@@ -159,6 +167,8 @@ func TestEvents_areSentAgainUntilTheyAreTaken(t *testing.T) {
 	}
 	r.setDown(true)
 	f.control(http.MethodPost, "/duplicate-webhooks", `{"times":2}`).want(t, 200, members{"events": 3.0, "sent": 6.0, "delivered": 0.0})
+	f.it.Drain()
+	f.control(http.MethodPost, "/duplicate-webhooks", `{"times":2}`).want(t, 200, members{"events": 3.0, "sent": 0.0, "delivered": 0.0})
 }
 
 // TestDashboardRefundsAndDisputes_areListedAndSent: disputes and refunds of the dashboard are in the lists, in

@@ -129,13 +129,13 @@ func (s *stage) meet(ctx context.Context, scene entry, try string) (shown []stri
 	path := chargesPath
 	if scene["refund"] != "" {
 		id, err := s.endedCharge(ctx, fill("order", 0), "")
-		if err == nil {
-			err = s.workers((*harness.Process).Pause)
-		}
 		if err != nil {
 			return nil, 0, err
 		}
-		defer func() { err = errors.Join(err, s.workers((*harness.Process).Resume)) }()
+		defer func() { err = errors.Join(err, s.workers((*harness.Process).Resume)) }() // of a pause that fails halfway too
+		if err := s.workers((*harness.Process).Pause); err != nil {
+			return nil, 0, err
+		}
 		shown, path = []string{id}, chargesPath+"/"+id+"/refunds"
 	}
 	var mu sync.Mutex
