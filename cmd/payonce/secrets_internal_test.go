@@ -55,7 +55,7 @@ func TestSeed_atOnceNoSecretIsDroppedSilently(t *testing.T) {
 	}
 }
 
-// TestRotate_printsASecretThatMayBeStored: the old secrets have ended, so nobody else knows the one that signs.
+// TestRotate_printsASecretThatMayBeStored: the old secrets have ended, so the merchant needs the one that signs.
 func TestRotate_printsASecretThatMayBeStored(t *testing.T) {
 	t.Parallel()
 	url := testdb.URL(t)

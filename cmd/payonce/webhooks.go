@@ -80,7 +80,7 @@ type rotated struct {
 // If the answer of the commit is lost, the secret that was made is printed all the same: it may have
 // been stored, and without an overlap it then signs alone.
 //
-// If we die here: there may be a secret that nobody has seen. The old ones sign beside it until the
+// If we die here: a secret may be stored that was not printed. The old ones sign beside it until the
 // overlap ends; without an overlap it signs alone. Rotate again.
 // Test: TestScripts/webhooks, TestRotate_printsASecretThatMayBeStored.
 func (r *webhooksRotateCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {

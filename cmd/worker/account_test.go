@@ -41,7 +41,8 @@ func TestRun_isOfOneAccount(t *testing.T) {
 		return environ(url, "STRIPE_API_BASE", provider.URL, "STRIPE_SECRET_KEY", "sk_test_"+account)
 	}
 	const (
-		message = `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('fulfillment', '%', 'ch_1', 'stripe.refund.updated', '{}', '{}', '')`
+		message = `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+			values ('fulfillment', '%', 'ch_1', 'stripe.refund.updated', '{}', '{}', '')`
 		open    = `select count(*) = 1 from inbox where status = 'pending' and attempts = 0`
 		done    = `select count(*) = 0 from inbox where status <> 'done'`
 	)

@@ -195,7 +195,8 @@ func TestExpired(t *testing.T) {
 		testdb.Exec(t, db.Pool(), `alter table inbox rename to elsewhere`)
 		k := newKeeper(db)
 		k.start(t)
-		testrun.Row(t, db, `select (select count(*) = 1 from idempotency_keys where body is not null) and (select count(*) = 1 from webhook_secrets where secret is not null)`)
+		testrun.Row(t, db, `
+			select (select count(*) = 1 from idempotency_keys where body is not null) and (select count(*) = 1 from webhook_secrets where secret is not null)`)
 		testrun.True(t, "the failure is logged", func() bool {
 			return strings.Contains(k.log.String(), `level=WARN msg="expired rows are not deleted" error="delete done messages: `)
 		})

@@ -141,7 +141,8 @@ func TestRepair_raisesSequences(t *testing.T) {
 	f := newFixture(t)
 	f.open("ch_1")
 	f.exec(`insert into outbox (topic, message_id, payload, metadata) values ('charges', 'm1', '', '{}'), ('charges', 'm2', '', '{}')`)
-	f.exec(`alter table outbox alter column id restart; alter table ledger_events alter column position restart; alter table inbox alter column id restart with 77`)
+	f.exec(`alter table outbox alter column id restart; alter table ledger_events alter column position restart;
+		alter table inbox alter column id restart with 77`)
 	before := testdb.One[int64](t, f.db, `select nextval(pg_get_serial_sequence('inbox', 'id'))`)
 	f.repair()
 	testrun.Same(t, "the next value of a sequence that is not behind", before+1,
