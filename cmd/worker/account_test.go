@@ -43,8 +43,8 @@ func TestRun_isOfOneAccount(t *testing.T) {
 	const (
 		message = `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 			values ('fulfillment', '%', 'ch_1', 'stripe.refund.updated', '{}', '{}', '')`
-		open    = `select count(*) = 1 from inbox where status = 'pending' and attempts = 0`
-		done    = `select count(*) = 0 from inbox where status <> 'done'`
+		open = `select count(*) = 1 from inbox where status = 'pending' and attempts = 0`
+		done = `select count(*) = 0 from inbox where status <> 'done'`
 	)
 	unready := func(p *testrun.Running, why string) {
 		t.Helper()

@@ -81,11 +81,11 @@ values ('acme', 'POST /v1/charges', 'good', '', 202, '{}', now())`)
 	p := testrun.Start(t, run, working(t, url, "LEASE", "500ms", "MAX_ATTEMPTS", "2", "BACKOFF_BASE", "10ms", "BACKOFF_CAP", "50ms", "INBOX_RETENTION", "2s"))
 	for what, sql := range map[string]string{
 		"the good charge is carried out": `select count(*) = 1 from ledger_events where stream_id = 'ch_good' and type = 'charge.failed.v1'`,
-		"the balances have every event":  `select not exists (
+		"the balances have every event": `select not exists (
 			select from ledger_events e join followers f on (e.txid, e.position) > (f.txid, f.position) where f.name = 'balances')`,
-		"its message is forgotten":       `select count(*) = 0 from inbox where ordering_key = 'ch_good' or message_id = 'forged 8'`,
-		"the outbox is empty":            `select count(*) = 0 from outbox`,
-		"both keys are tombstones":       `select count(*) = 2 from idempotency_keys where body is null`,
+		"its message is forgotten": `select count(*) = 0 from inbox where ordering_key = 'ch_good' or message_id = 'forged 8'`,
+		"the outbox is empty":      `select count(*) = 0 from outbox`,
+		"both keys are tombstones": `select count(*) = 2 from idempotency_keys where body is null`,
 		// A type that only a newer program knows, and a webhook behind a dead letter, wait. Another
 		// payload under a known id is a dead letter.
 		"the forged messages are dead letters or wait": `
