@@ -36,10 +36,9 @@ type OrderTakenError struct {
 
 func (e *OrderTakenError) Error() string { return "the order has the charge " + e.Charge.ID }
 
-// AcceptCharge accepts a charge: one read if the key has its answer, one read and one
-// commit if it is new. With OneChargePerOrder it reads the order too, and the charge that holds it.
-// Errors: domain.ErrInvalid, ErrExpired, those of idempotency.Receive, and *OrderTakenError where
-// r.Refuse has no answer to it.
+// AcceptCharge accepts a charge: one read if the key has its answer, one read and one commit if it is
+// new. With OneChargePerOrder it reads the order too, and the charge that holds it. Errors:
+// domain.ErrInvalid, ErrExpired, those of idempotency.Receive, and *OrderTakenError without r.Refuse's answer.
 func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, c Charge) (idempotency.Result, error) {
 	request, err := c.request(account)
 	if err != nil {
@@ -136,10 +135,9 @@ func (in *Intake) CancelCharge(ctx context.Context, account Account, r Request, 
 	})
 }
 
-// Abandon takes a key that is free, with an answer to any request under it: one that is
-// still on its way does nothing. For a key that a request has used the error is
-// idempotency.ErrReused, also after the key has expired. For one that was abandoned before and
-// has expired the error is idempotency.ErrExpired.
+// Abandon takes a key that is free, with an answer to any request under it: one that is still on its way
+// does nothing. For a key that a request has used the error is idempotency.ErrReused, also after the key
+// has expired, and for one that was abandoned before and has expired it is idempotency.ErrExpired.
 func (in *Intake) Abandon(ctx context.Context, account Account, r Request, answer idempotency.Answer) error {
 	r.Fingerprint, r.Canonical = nil, nil
 	_, err := in.do(ctx, account, r, func(context.Context, time.Time, writer) (idempotency.Answer, error) { return answer, nil })
