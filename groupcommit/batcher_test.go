@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,14 +18,17 @@ type standing struct {
 	groupcommit.Batcher[int, int]
 
 	letGo chan struct{}
-	calls [][]int // read and written while all else waits
+	mu    sync.Mutex
+	calls [][]int
 }
 
 func standingCalls(slots int) *standing {
 	s := &standing{letGo: make(chan struct{})}
 	s.Slots = make(chan struct{}, slots)
 	s.Call = func(_ context.Context, items []int) (results []groupcommit.Result[int]) {
+		s.mu.Lock()
 		s.calls = append(s.calls, slices.Clone(items))
+		s.mu.Unlock()
 		<-s.letGo
 		for _, item := range items {
 			results = append(results, groupcommit.Result[int]{Value: item})
@@ -48,6 +52,8 @@ func (s *standing) do(ctx context.Context, item int) <-chan groupcommit.Result[i
 func (s *standing) want(t *testing.T, calls ...[]int) {
 	t.Helper()
 	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	testrun.Same(t, "calls", calls, s.calls)
 }
 

@@ -213,7 +213,7 @@ func (p *Processor) finish(ctx context.Context, log *slog.Logger, end End, queue
 		case first:
 			log.WarnContext(ctx, "the end of the claim could not be stored", "error", err)
 		}
-		again := groupcommit.OutcomeOf(err) == groupcommit.Unknown || isRace(err)
+		again := groupcommit.OutcomeOf(err) == groupcommit.Unknown || errors.Is(err, groupcommit.ErrNotCommitted) || isRace(err)
 		if !again || !loop.Pause(ctx, 250*time.Millisecond, nil) {
 			return EndNotStored
 		}

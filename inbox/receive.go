@@ -154,9 +154,11 @@ func (p *Processor) receive(ctx context.Context, page []*incoming) (r Reception,
 }
 
 // isRace reports whether a transaction of this package was rolled back because another one was
-// first, and may pass when it is repeated.
+// first, and may pass when it is repeated. A server out of reach is no race: the next one may have
+// lost the messages, and their transport knows.
 func isRace(err error) bool {
-	return groupcommit.Constraint(err) == "inbox_one_first_per_key" || groupcommit.OutcomeOf(err).Retryable()
+	return groupcommit.Constraint(err) == "inbox_one_first_per_key" ||
+		groupcommit.OutcomeOf(err).Retryable() && !errors.Is(err, groupcommit.ErrNotCommitted)
 }
 
 // storePage is one transaction: it stores a page, promotes, and claims for the free slots. It returns

@@ -21,6 +21,7 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -233,6 +234,34 @@ func TestConsume(t *testing.T) {
 			testrun.Same(t, "the error of a subscription that ends", "consume topic: the subscription ended", fmt.Sprint(err))
 		})
 	}
+}
+
+// A page that was read before a failover is not stored after it: the next server may not have its events.
+func TestReceive_ofAServerOutOfReach(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	p := processor(t, &cut{DB: db}, answer(nil))
+	if _, err := p.Receive(t.Context(), note("m", "")); !errors.Is(err, groupcommit.ErrNotCommitted) {
+		t.Errorf("the error is %v", err)
+	}
+	testrun.Same(t, "messages", 0, testdb.One[int](t, db, `select count(*) from inbox`))
+	_, err := p.Receive(t.Context(), note("m", ""))
+	testdb.Must(t, err)
+}
+
+// cut is a database whose server is out of reach for the first commit.
+type cut struct {
+	*postgres.DB
+
+	again bool
+}
+
+func (c *cut) Commit(ctx context.Context, b *pgx.Batch) error {
+	if !c.again {
+		c.again = true
+		return groupcommit.ErrNotCommitted
+	}
+	return c.DB.Commit(ctx, b)
 }
 
 type endedSubscription struct{ message.Subscriber }
