@@ -2,11 +2,18 @@ package main
 
 import (
 	"cmp"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/payonce/payonce/internal/arch"
 	"github.com/payonce/payonce/internal/robustness/demo"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestReference_commands(t *testing.T) {
@@ -26,4 +33,37 @@ func TestReference_guards(t *testing.T) {
 		rows = append(rows, []string{arch.Code(g.Name), g.Kind + ".", "Fault: " + g.Fault + ".", "Violated: " + red + ".", "The charge: " + g.Charge + "."})
 	}
 	arch.Section(t, "guard-lab.md", "Guards", arch.List(rows))
+}
+
+// The commands of payonce that a page shows exist, with their flags. What stands between backticks may be a part of one.
+func TestDocs_showCommandsThatExist(t *testing.T) {
+	t.Parallel()
+	block, command := regexp.MustCompile("(?ms)^```.*?^```"), regexp.MustCompile("(?m)^(?:\\$ )?payonce ([a-z]+(?: [^|;&]*?)?)(?:: |$)")
+	inline := regexp.MustCompile("`payonce ([^`]+)`")
+	found := 0
+	for _, pattern := range []string{"README.md", "docs/*.md", "docs/*/*.md", "deploy/*.md", "deploy/*/*.md"} {
+		pages, err := filepath.Glob("../../" + pattern)
+		testrun.Must(t, err)
+		for _, page := range pages {
+			if filepath.Base(page) == "cli.md" { // it is generated
+				continue
+			}
+			text, err := os.ReadFile(page)
+			testrun.Must(t, err)
+			shown := inline.FindAllStringSubmatch(string(text), -1)
+			for _, lines := range block.FindAllString(string(text), -1) {
+				shown = append(shown, command.FindAllStringSubmatch(lines, -1)...)
+			}
+			for _, line := range shown {
+				found++
+				parser := newParser(new(commands), kong.Writers(io.Discard, io.Discard), kong.Exit(func(int) {}))
+				if _, err := parser.Parse(strings.Fields(line[1])); err != nil && strings.HasPrefix(err.Error(), "un") { // unknown, or unexpected
+					t.Errorf("%s: payonce %s: %v", page, line[1], err)
+				}
+			}
+		}
+	}
+	if found < 50 {
+		t.Errorf("the pages show %d commands", found)
+	}
 }
