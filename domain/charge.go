@@ -35,8 +35,8 @@ type Charge struct {
 	PaymentIntent   string // the provider's object; empty until the payment started
 	CancelRequested bool   // the merchant wants the charge canceled unless it is captured first
 
-	// CreateFailures and ConfirmFailures are how many keys of calls to create the payment intent, and
-	// to confirm it, failed at the provider.
+	// CreateFailures and ConfirmFailures are how many Idempotency-Keys were used up: by failed creations
+	// of the payment intent, and by failed confirmations.
 	CreateFailures, ConfirmFailures int
 
 	Refunds    []Refund  // in the order in which they were requested
@@ -46,8 +46,8 @@ type Charge struct {
 	Version        int // the number of events folded
 	OutcomeVersion int // of the terminal event, 0 before it
 
-	// AttemptVersion is the version of the event that opened the present payment attempt.
-	// The id of that event is the Idempotency-Key of a confirmation: a crash, a cut or a
+	// AttemptVersion is, once the payment has started, the version of the event that opened the present
+	// attempt. The id of that event is the Idempotency-Key of a confirmation: a crash, a cut or a
 	// time-out keeps it, and only an answer that the provider may have saved opens a new one.
 	AttemptVersion int
 }
@@ -108,8 +108,11 @@ func (c Charge) clone() Charge {
 }
 
 // Voids reports whether e, as the next event of c, is a void request: one that the charge does not
-// allow, or whose data cannot be read. Requests come from outside, and an append-only ledger keeps a
-// forged one for ever, so it must neither have an effect nor stop the charge.
+// allow, or whose data cannot be read (Unreadable). Requests come from outside, and an append-only ledger
+// keeps a forged one for ever, so it must neither have an effect nor stop the charge. Append writes none;
+// a login that bypasses the programs can, as far as the policies of ledger_events let it. Fold counts the
+// version and applies nothing, and a void request has no postings. A void first event leaves a charge
+// without merchant: its message becomes a dead letter, and lists leave it out. The audit names each.
 func (c Charge) Voids(e Event) bool { return registry[TypeOf(e)].Request && !c.allows(e) }
 
 // allows reports whether e may be the next event of c.

@@ -29,8 +29,8 @@ type Step struct {
 	// subscriber of charge.failed instead.
 	release func(Charge) Event
 
-	// pending reports whether a subscriber has yet to run for the event at a version; nil for
-	// a step before the outcome.
+	// pending reports whether a subscriber still has to run for the event at a version; nil for what
+	// is no subscriber.
 	pending func(c Charge, version int) bool
 }
 

@@ -28,5 +28,5 @@
 //
 // No transaction is open and no connection is held during a call to an external service.
 //
-// Tables: stock, reservations.
+// Tables: stock, reservations, pauses.
 package fulfillment

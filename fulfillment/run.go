@@ -18,15 +18,20 @@ import (
 // deliveryRun processes one delivery about a charge. Steps never commit; deliveryRun does.
 type deliveryRun struct {
 	*Fulfillment
-	delivery  *inbox.Delivery
-	version   int // of the event that the message names, 0 if it names none
-	stream    ledger.Stream
-	steps     []step
-	cancel    stepFunc                 // is due in place of a step, on request or at a deadline
-	idle      int                      // iterations in a row that recorded nothing
-	ended     bool                     // a commit has ended the delivery
-	due       func(domain.Charge) task // the zero task if nothing is; record asks about a charge that is not committed
-	readAgain func()                   // after a lost race, forgets what was read of the provider; nil if nothing was
+	delivery *inbox.Delivery
+	version  int // of the event that the message names, 0 if it names none
+	stream   ledger.Stream
+	steps    []step
+	cancel   stepFunc // is due in place of a step, on request or at a deadline
+	idle     int      // iterations in a row that recorded nothing
+	ended    bool     // a commit has ended the delivery
+
+	// due returns the task that is next, or the zero task. It is asked twice for each commit: about the charge
+	// as it will be, whether that commit also ends the delivery (record), and about the committed one (process).
+	// So it depends on the charge and on what this delivery has seen, and never on whether a commit succeeded.
+	due func(domain.Charge) task
+	// readAgain forgets, after a lost race, what was read of the provider; nil if nothing was.
+	readAgain func()
 }
 
 // task is a step that is due.
@@ -91,7 +96,8 @@ func (r *deliveryRun) do(ctx context.Context, run stepFunc) error {
 			r.idle = 0
 			return err
 		}
-		if !ledger.IsConflict(commitErr) && !isOutOfStock(commitErr) {
+		rival := groupcommit.Constraint(commitErr) == "inbox_one_first_per_key" // another message of the key was stored
+		if !rival && !ledger.IsConflict(commitErr) && !isOutOfStock(commitErr) {
 			return commitErr
 		}
 		if err = r.load(ctx, r.stream.ID); r.readAgain != nil {
@@ -128,8 +134,8 @@ func (r *deliveryRun) withHook(ctx context.Context, t task) (err error) {
 // about webhook events in one transaction. The commit after which nothing is left to do also ends
 // the delivery. An event that the charge does not allow makes a dead letter.
 //
-// An unknown outcome ends the run. The next run begins after a claim, which is a later commit. So
-// whatever that run reads is already on the synchronous standby when it calls the provider.
+// An unknown outcome ends the run. The handler runs again only after a new claim has committed, and that commit
+// waits for the synchronous standby: so the standby has all that the next run reads.
 func (r *deliveryRun) record(ctx context.Context, events []domain.Event) error {
 	b := &pgx.Batch{}
 	next, err := r.queue(b, events)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Batcher carries out items in batches. While a call is in flight, items queue; when it ends, the next
-// call takes everything that is queued and fits. An item that finds no call in flight is carried out as
+// Batcher carries out items in batches. While a call is in flight, items queue; when it ends, or after
+// 50 ms, the next call takes everything that is queued and fits. An item that finds no call in flight is carried out as
 // soon as the goroutines that are ready to run have run: a batcher never waits for more items.
 //
 // The zero value with Call and Slots set is ready for use. A batcher has no goroutine while nothing is queued
@@ -63,8 +63,8 @@ func (b *Batcher[Q, A]) Do(ctx context.Context, value Q) (A, error) {
 	}
 }
 
-// run begins calls until nothing is queued. The next one begins when the results of the last
-// one are delivered, since what the callers do next may then join it, or after nextAfter.
+// run begins calls until nothing is queued. A call waits for the one before, so that callers whose
+// results come may join it, but no longer than nextAfter.
 func (b *Batcher[Q, A]) run() {
 	for {
 		for range 2 { // goroutines that run may queue items, or make others ready that do

@@ -151,7 +151,7 @@ func (c *Committer) CommitAs(ctx context.Context, tenant string, b *pgx.Batch) e
 	if err != nil && err == ctx.Err() { //nolint:errorlint // unwrapped where it was still queued
 		return fmt.Errorf("%w: %w: %w", ErrNotCommitted, ErrNotSent, err)
 	}
-	q.callbacks.Lock() // after the one that runs, and for ever
+	q.callbacks.Lock() // it waits for the callback that runs; none runs after Commit has returned
 	return err
 }
 
@@ -194,8 +194,8 @@ func compareDeadlines(a, b *queuedBatch) int {
 	return first.Compare(second)
 }
 
-// awaitAnswer goes first, so pgx waits for the server there and in no callback. The server sends the results
-// of a transaction when it has ended, unless they have more than 8 kB.
+// awaitAnswer goes first. pgx reads results one after the other, so it waits for the server there, in no callback
+// of a caller. The server sends the results of a transaction when it has ended, unless they have more than 8 kB.
 const awaitAnswer = `-- groupcommit.awaitAnswer
 select`
 

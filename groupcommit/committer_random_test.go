@@ -115,7 +115,7 @@ func (w work) apply(b books) (after books, refusal string) {
 		switch holds := m.ID <= int64(len(b.Fences)) && b.Fences[m.ID-1] == m.Fence; {
 		case m.Counts && holds:
 			b.Waits[m.ID]++
-		case !m.Counts && !holds:
+		case !m.Counts && (!holds || b.Done[m.ID]):
 			return b, "23514"
 		case !m.Counts:
 			b.Done[m.ID] = true
@@ -365,6 +365,8 @@ insert into stock (merchant_id, sku, supplied, available)
 select m, 'sku' || n, 1000000, 1000000 from unnest(array['acme', 'globex']) m, generate_series(1, 4) n;
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
 select 'r', n, n, 't', '', '{}', '' from generate_series(1, 8) n;
+create function stays_open() returns trigger language plpgsql as $$ begin new.status := 'pending'; return new; end $$;
+create trigger stays_open before update on inbox for each row execute function stays_open();
 do $$ begin execute format('alter database %I set deadlock_timeout to %L', current_database(), '10ms'); end $$`)
 	var pools [2]*postgres.DB
 	for i := range pools {

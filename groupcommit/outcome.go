@@ -28,7 +28,8 @@ type Outcome int
 const (
 	// Committed: every statement ran and the transaction is durable.
 	Committed Outcome = iota
-	// Refused: rolled back, and the same batch would be refused again. Constraint says by which guard.
+	// Refused: rolled back by a guard, which Constraint names, by a fault of the batch, or since the server is
+	// full or read-only. The same batch would be refused again as long as that is so.
 	// OutcomeOf also returns Refused for an error that did not come from a commit.
 	Refused
 	// Locked: rolled back, since another transaction held a row or key for longer than the lock time-out.

@@ -19,8 +19,8 @@
 //	the connection is lost in COMMIT  the key says which it was; ErrUnknown if it cannot be read
 //	the answer has expired            ErrExpired: the work is not done again
 //
-// Each of these rests on a constraint of the schema and on one transaction; none on a cache, a clock, an isolation
-// level or a time-out. A failover loses no replay: where commits wait for a standby, so does the read of a key that
+// That an effect happens once rests on a constraint of the schema and on one transaction, not on a cache, a clock, an
+// isolation level or a time-out. A failover loses no replay: where commits wait for a standby, so does the read of a key that
 // is found.
 //
 // # What this does not give you

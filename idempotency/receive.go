@@ -21,8 +21,8 @@ type Options struct {
 	// Retention is how long an answer is kept; 24 h if it is not positive.
 	Retention time.Duration
 	// Wait is how long a request waits for another one in flight under its key, before ErrInFlight: 5 s if zero,
-	// for one try if negative. One try waits in the database for no longer than a lock time-out. Between tries
-	// the request holds no connection.
+	// for one try if negative. One try waits in the database for no longer than a lock time-out: Receive needs
+	// sessions that have one, such as 25 ms. Between tries the request holds no connection.
 	Wait time.Duration
 	// Read reads a key; ReadKey if nil. One may read several keys in one round trip, or return a stored answer
 	// from a cache. That a key is free may only be read from the database.
@@ -84,12 +84,21 @@ func (e workError) Unwrap() error { return e.error }
 // replayOrTry is the idempotent receiver: it reads the key, and replays its answer or tries the work, until the key
 // has an answer or no further try may help. try commits the work and its answer, or returns why it did not; again
 // says that there was a try before.
+//
+//	the key is found                   Replay
+//	the server refuses the read        ErrUnknown
+//	the work returns an error          that error, or ErrUnknown if the outcome of a try before is unknown
+//	a rival has claimed the key, or    again, maxTries times
+//	the work has lost its own race
+//	a rival is claiming the key        a pause without a connection until Wait is over, then ErrInFlight
+//	the commit is refused otherwise    its error, or ErrUnknown as above
+//	no answer, or no server            again, maxTries / failureTries times, then ErrUnknown
 func (o Options) replayOrTry(ctx context.Context, q groupcommit.Querier, key Key, request Request, try func(now, expires time.Time, again bool) (Answer, error)) (Result, error) {
 	if err := key.validate(); err != nil {
 		return Result{}, err
 	}
 	var now time.Time                                        // the same for all tries, so that each writes the same
-	var unknown, again bool                                  // an earlier commit may still become durable; there was one
+	var unknown, again bool                                  // whether a try before may still become durable; whether there was one
 	began, wait := time.Now(), cmp.Or(o.Wait, 5*time.Second) //nolint:forbidigo // they decide only how long a rival is waited for
 	for tries := 1; ; tries++ {
 		state, err := o.ReadKey(ctx, q, key)

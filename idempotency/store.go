@@ -60,8 +60,8 @@ func Writes() []groupcommit.Statement {
 }
 
 // selectKeys reads taken keys and free ones in one statement, so that a free key comes with the database's time. A
-// tombstone stays expired if the server's clock steps back. By offset 0 there is an index probe for each key:
-// without it the planner may read the whole scope.
+// tombstone stays expired if the server's clock steps back. offset 0 keeps the planner from joining
+// the subquery, which may read the whole scope: each key is a probe of the index.
 //
 // With a synchronous standby, reading a found row also writes to the WAL. So the read waits for the standby, and what
 // it returns cannot be lost in a failover. A row may be visible before the standby has it: after a restart of the

@@ -67,21 +67,27 @@ select id, fence, attempts, deaths, waits, message_id, type, ordering_key, parti
 
 const claimOverlap = 2 * time.Second // a message may be committed later than its due time
 
+// A processor has Concurrency slots. Each is free, reserved by a claim in flight (claiming), or has a
+// handler (running). reserve takes free slots, start turns them into handlers or frees them, and
+// release frees the slot of a handler. Two callers claim: the loop (tick), and each page that is received,
+// in its own transaction (storePage). Whoever leaves something due that may be claimed raises arrivals,
+// and a handler that ends and finds it changed since its claim wakes the loop. A lost wake costs a second.
+
 // reservation is what a claim may take: 7/8 of the free slots. It skips a partition that already
 // holds 7/8 of all slots, so one that is slow, or has very many messages, leaves slots to others.
 type reservation struct {
 	slots    int
 	spare    int           // slots that are free beside these
 	full     []string      // partitions that the claim skips: they have their share, or are paused
-	since    time.Duration // nothing is due for longer, as far as is known
+	since    time.Duration // the claim reads no older due times: all that was due before is claimed
 	arrivals int64
 }
 
 func share(slots int) int { return max(1, 7*slots/8) }
 
 // reserve reserves free slots for a claim: for the loop where most is 0, or at most so many for a page.
-// A page gets none while partitions are left out, since its claim would have to look past their
-// messages.
+// While a partition is left out, a page gets none: its claim would read past all that the partition
+// has due, inside the transaction of the page.
 func (p *Processor) reserve(most int) reservation {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,7 +100,7 @@ func (p *Processor) reserve(most int) reservation {
 	}
 	free := p.Concurrency - len(p.running) - p.claiming
 	if p.claiming > 0 {
-		free-- // the last slot: all others may be of one partition
+		free-- // the claim in flight may take messages of one partition only: a slot stays for others
 	}
 	if free <= 0 || len(r.full) > 0 {
 		p.arrivals.Add(1)
@@ -128,7 +134,7 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (r reserv
 	if err = p.DB.Commit(ctx, b); err != nil {
 		claimed, err = nil, fmt.Errorf("commit a claim for %s: %w", p.Receiver, err)
 	}
-	if more = len(claimed) == r.slots; more {
+	if more = len(claimed) == r.slots; more { // also where it had no slot
 		p.arrivals.Add(1) // before one of them ends
 	}
 	p.start(ctx, claimed, r.slots)
@@ -156,10 +162,7 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
 	defer cancel()
 	began, b := time.Now(), &pgx.Batch{} //nolint:forbidigo // it decides only what is read
-	// After an outage all holders may be silent, so each gets the time to register again.
-	if began.Sub(p.reached) > p.timeout() {
-		p.patientUntil = began.Add(2 * p.timeout())
-	}
+	p.noticeOutage(began)
 	repairs := began.Sub(p.repaired) >= max(repairEvery, repairShare*p.repairTook)
 	if repairs {
 		p.queueRepair(b)

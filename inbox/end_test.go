@@ -104,6 +104,25 @@ func TestEnd_backoffIsRandomWithinItsBounds(t *testing.T) {
 		and max(due_at) > clock_timestamp() + interval '4 hours' and min(due_at) < clock_timestamp() + interval '4 hours' from inbox`)
 }
 
+// An end that was stored is not stored again: what is committed with it takes effect once.
+func TestEnd_isCommittedOnce(t *testing.T) {
+	db, ends := fresh(t, "m1@k"), make(chan error, 2)
+	write(t, db, `create table effects (n int)`)
+	start(t, processor(t, db, func(ctx context.Context, d *inbox.Delivery) error {
+		b := &pgx.Batch{}
+		b.Queue(`insert into effects values (1)`)
+		ends <- d.Commit(ctx, db, b)
+		err := d.Commit(ctx, db, b)
+		ends <- err
+		return err
+	}))
+	testdb.Must(t, testrun.Receive(t, "the first commit", ends))
+	if err := testrun.Receive(t, "the second commit", ends); !inbox.IsLost(err) {
+		t.Errorf("the second commit: %v", err)
+	}
+	testrun.Same(t, "effects", 1, testdb.One[int](t, db, `select count(*) from effects`))
+}
+
 // What the holder knows of the end, and what the observer receives.
 func TestEnd_isReported(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,12 +15,12 @@ import (
 	"github.com/payonce/payonce/internal/loop"
 )
 
-// endDelivery ends one delivery, endDeliveries several of one group commit. It writes the
-// holder's fence where a constraint compares it with the row's: counting updated rows instead
-// would let the rest of a stale holder's batch through. If two holders end one row in a group, the
-// greater fence is written. For every end that was not applied (an older fence, a row that is gone,
-// another message's id) a row is inserted that the constraint refuses. The message's id is compared
-// since row numbers may be given again after a failover that lost rows, under the same fences.
+// endDelivery ends one delivery, endDeliveries several of one group commit. An end that does not apply
+// refuses its whole batch by inbox_done_by_holder: the statement writes the holder's fence, which the
+// constraint compares with the row's, and inserts a row that the constraint refuses if fewer rows
+// have ended than should: one is gone or has ended, or two end one row in a group. A message that
+// was taken over and waits for its next claim may still end. The message's id is compared since
+// row numbers may be given again after a failover that lost rows, under the same fences.
 //
 // Rows are locked first, by number, as other statements lock them.
 //
@@ -44,12 +45,13 @@ with ending (id, fence, message_id) as (select * from unnest($1::bigint[], $2::b
          finished_at = clock_timestamp(),
          last_error  = null
    where id = any (array(select id from locked))
+     and coalesce(status in ('running', 'pending'), false)
      and message_id = any (array(select message_id from ending where ending.id = inbox.id))
-  returning id, done_fence, message_id
+  returning id
 )
 ` + refused + `
   from ending
- where (id, fence, message_id) not in (select id, done_fence, message_id from ended)`
+ where (select count(*) from ended) < (select count(*) from ending)`
 
 	// endClaim ends a claim without finishing the message. The constraint refuses it for a claim that
 	// was taken over or has ended. A message that waits is due at once if another one of its key came
@@ -89,11 +91,12 @@ select '', '', '', '', '', '{}', '', fence, fence + 1`
 )
 
 // Commit commits a batch that holds the handler's last effect, together with the end of the
-// delivery. If the message was taken over, the constraint refuses the whole batch, and IsLost
-// reports it.
+// delivery. If the message was taken over or has ended, the constraint refuses the whole batch, and
+// IsLost reports it. So the same batch may be committed again after an unknown outcome.
 func (d *Delivery) Commit(ctx context.Context, db groupcommit.DB, b *pgx.Batch) error {
-	d.queueEnd(b)
-	err := db.Commit(ctx, b)
+	all := &pgx.Batch{QueuedQueries: slices.Clone(b.QueuedQueries)}
+	d.queueEnd(all)
+	err := db.Commit(ctx, all)
 	d.endedByHandler = err == nil
 	return err
 }
@@ -201,18 +204,20 @@ func (p *Processor) ending(d *Delivery, dead bool, attempts, waits int, pause ti
 // repeated. finish returns how the claim ended: EndLost if the message was taken over before,
 // EndNotStored if the program stops before the end is stored.
 func (p *Processor) finish(ctx context.Context, log *slog.Logger, end End, queue func(*pgx.Batch)) End {
+	unknown := false // whether a try before has stored the end
 	for first := true; ; first = false {
 		b := &pgx.Batch{}
 		queue(b)
 		err := p.DB.Commit(ctx, b)
 		switch {
-		case IsLost(err) && first:
+		case IsLost(err) && !unknown:
 			return EndLost
-		case err == nil || IsLost(err): // a try before, of unknown outcome, may have stored the end
+		case err == nil || IsLost(err):
 			return end
 		case first:
 			log.WarnContext(ctx, "the end of the claim could not be stored", "error", err)
 		}
+		unknown = unknown || groupcommit.OutcomeOf(err) == groupcommit.Unknown
 		again := groupcommit.OutcomeOf(err) == groupcommit.Unknown || errors.Is(err, groupcommit.ErrNotCommitted) || isRace(err)
 		if !again || !loop.Pause(ctx, 250*time.Millisecond, nil) {
 			return EndNotStored

@@ -7,6 +7,18 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// What becomes of the messages of a process that has died:
+//
+//  1. It beats no more, and its registration ends, by the clock of the database.
+//  2. Within a second another processor of the receiver deletes the registration and takes the messages over, in
+//     one transaction: they are pending, with a death more, and due after a random pause.
+//  3. A later claim raises the fence. Until then the old holder may still end the message; after it
+//     inbox_done_by_holder refuses what the old holder commits.
+//  4. If the old holder lives, its next beat finds the message pending or under another fence, and ends the
+//     context of the handler.
+
+const deathsPerAttempt = 4 // so many deaths count as much as an attempt
+
 // A holder is registered by the claim and by each beat, while it holds messages. beat returns
 // the places of those of its messages $4, claimed under the fences $5, that it does not hold any more.
 const (
@@ -39,8 +51,8 @@ delete from inbox_holders
 
 	// takeOver makes the messages of holders that are gone due after a random part of a backoff
 	// that grows with the deaths in a row, so that a message which kills its process soon runs
-	// without those that ran beside it. It also takes back messages that this holder $6 has claimed
-	// and does not handle (they are not in $7): the claim had an unknown outcome, or its end could
+	// without those that ran beside it. It also takes back messages under the name of this holder $6
+	// that no handler has (they are not in $7): the claim had an unknown outcome, or its end could
 	// not be stored. It takes none back while one of its claims is in flight ($8), and no message
 	// that was claimed less than $9 ago.
 	takeOver = `
@@ -66,6 +78,27 @@ update inbox i
 
 // timeout is how long a tick or a beat may take, also where the lease is shorter.
 func (p *Processor) timeout() time.Duration { return max(p.Policy.Lease, 3*time.Second) }
+
+// noticeOutage is called by each tick. After an outage of the database all holders may be silent, so each gets
+// the time to register again.
+func (p *Processor) noticeOutage(now time.Time) {
+	if now.Sub(p.reached) > p.timeout() {
+		p.patientUntil = now.Add(2 * p.timeout())
+	}
+}
+
+// queueTakeOver queues what takes over, unless there was an outage lately.
+func (p *Processor) queueTakeOver(b *pgx.Batch) {
+	if time.Now().Before(p.patientUntil) { //nolint:forbidigo // it decides only when others are taken over
+		return
+	}
+	var claims bool
+	q := p.Policy
+	p.change(func() { claims = p.claiming > 0 }) // before what is held is read
+	b.Queue(forget, p.Receiver, q.Lease)
+	b.Queue(takeOver, p.Receiver, deathsPerAttempt*q.MaxAttempts, q.DeadLetters == Pass,
+		q.BackoffBase, q.BackoffCap, p.Holder, column(p.held(), rowOf), claims, 2*p.timeout())
+}
 
 // beat registers the holder while it holds messages, and ends the context of the handlers whose messages
 // are lost.

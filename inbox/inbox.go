@@ -61,7 +61,7 @@ type Message struct {
 	ID          string // unique for each receiver; the sender's, or derived, see Read
 	Type        string
 	OrderingKey string // messages of one key are handled one at a time; the id where empty
-	Partition   string // one has at most 7/8 of a processor's slots, rounded down, but at least one; "" is none, without a bound
+	Partition   string // one that holds 7/8 of a processor's slots gets no more, so others have at least one; "" is none
 
 	// Payload belongs to the id byte for byte. Another payload under a known id is a dead letter.
 	Payload  []byte

@@ -48,7 +48,7 @@ type Processor struct {
 
 	woken    chan struct{}
 	ran      atomic.Bool
-	arrivals atomic.Int64 // raised whenever a message may wait for a running one: release wakes the loop if it changed since the claim
+	arrivals atomic.Int64 // raised whenever a message may be left unclaimed; a handler that ends and finds it changed since its claim wakes the loop
 
 	mu        sync.Mutex
 	open      bool // claims may begin
@@ -118,7 +118,7 @@ func (p *Processor) Pause(all bool, partitions ...string) {
 //
 // It claims when the next message is due, when Wake receives, when a handler has ended for which
 // another message waits, and once a second, but never sooner than 10 ms after the claim before
-// began, or twice as long as that took.
+// began, or twice as long as that took. A page that Consume receives claims for itself, at any time.
 func (p *Processor) Run(ctx context.Context) error {
 	if p.ran.Swap(true) {
 		return errors.New("inbox: a processor runs once")

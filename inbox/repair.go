@@ -12,8 +12,6 @@ const (
 	repairEvery = time.Second
 	repairShare = 20 // of the time, at most one part is for repairs
 	promoteTime = 50 * time.Millisecond
-
-	deathsPerAttempt = 4 // so many deaths count as much as an attempt
 )
 
 // correctDueTimes makes due what was written while the clock of the database was ahead: no
@@ -66,15 +64,8 @@ select set_config('lock_timeout', '1ms', true)`
 //
 // If we die here: the repair of another processor finds them. Test: TestModel.
 func (p *Processor) queueRepair(b *pgx.Batch) {
-	q := p.Policy
-	if time.Now().After(p.patientUntil) { //nolint:forbidigo // it decides only when others are taken over
-		var claims bool
-		p.change(func() { claims = p.claiming > 0 }) // before what is held is read
-		b.Queue(forget, p.Receiver, q.Lease)
-		b.Queue(takeOver, p.Receiver, deathsPerAttempt*q.MaxAttempts, q.DeadLetters == Pass,
-			q.BackoffBase, q.BackoffCap, p.Holder, column(p.held(), rowOf), claims, 2*p.timeout())
-	}
-	b.Queue(correctDueTimes, p.Receiver, q.BackoffCap, max(LongestWait, q.BackoffCap))
+	p.queueTakeOver(b)
+	b.Queue(correctDueTimes, p.Receiver, p.Policy.BackoffCap, max(LongestWait, p.Policy.BackoffCap))
 	if len(p.stranded) == 0 {
 		b.Queue(readStranded, p.Receiver, p.repairedKey).QueryRow(func(row pgx.Row) error {
 			var keys []string

@@ -65,7 +65,7 @@ create table inbox (
 ) with (fillfactor = 80);
 comment on column inbox.partition_key is 'messages of one partition share its slots; empty: of none';
 comment on column inbox.first is 'it is the next of its ordering key: only it can be claimed. A dead letter that blocks its key keeps it';
-comment on column inbox.nudged is 'a message of its key was received since it was claimed';
+comment on column inbox.nudged is 'a message of its key was received since it was claimed: if its claim ends with a wait, it is due at once';
 comment on column inbox.due_at is 'not before this time, in database time';
 comment on column inbox.attempts is 'errors and panics since the last wait, deaths, and the claim in progress';
 comment on column inbox.deaths is 'holders in a row that died or went silent with it, since one returned';
@@ -73,7 +73,7 @@ comment on column inbox.waits is 'how often an external service was not availabl
 comment on column inbox.fence is 'fencing token: each claim raises it';
 comment on column inbox.done_fence is 'the fencing token of the holder that finished it';
 comment on column inbox.history is 'claims that ended without finishing it, oldest first; of more than 16 the oldest and the newest stay. null: none';
-comment on column inbox.duplicates is 'deliveries after the first, those of one page counted once';
+comment on column inbox.duplicates is 'deliveries after the first';
 
 -- One message of each ordering key is first, so one at a time runs.
 create unique index inbox_one_first_per_key on inbox (receiver, ordering_key) where first;

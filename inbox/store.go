@@ -9,13 +9,12 @@ package inbox
 //	heads    the first messages behind which a new one was stored
 //
 // A head is nudged: it is due now if it waits for an external service, since the new message may
-// be what it waits for, and is not delayed if its holder ends it with a wait. The lock keeps the
-// head from ending before this transaction, so its end sees the new message. A repeated delivery
-// nudges nothing.
+// be what it waits for, and is not delayed if its holder ends it with a wait. The lock orders
+// this transaction before or after the end of the head, so one of the two promotes the new message.
 //
 // "(select id …) is null" is on purpose: the planner hashes "not exists", which reads all first
-// messages. Rows are inserted in the order of their keys, so pages that meet in several keys do
-// not deadlock.
+// messages. Rows are inserted in the order of their keys, and heads are locked by number. Two pages
+// that repeat each other's messages may still deadlock: one of them is repeated.
 const (
 	store     = storeRows + `(values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::text, $8::bytea, $9::text, $10::bigint, 1))` + storeTheRows
 	storeMany = storeRows + `unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::text[], $8::bytea[], $9::text[], $10::bigint[]) with ordinality` + storeTheRows

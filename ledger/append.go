@@ -80,8 +80,8 @@ func Writes() []groupcommit.Statement {
 // The commit is refused as a whole, with an error for which IsConflict is true, if the stream in the
 // database has an event at one of these versions, or lacks the last event of s.
 //
-// Load s before the first write of the commit: then the order of transaction ids, in which the
-// followers and the feed read, follows the versions of the stream.
+// Load s before the first write of the commit: then a later version has a later transaction id, in
+// whose order followers and the feed read.
 func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream, error) {
 	metadata, _ := json.Marshal(cause) // texts have no error
 	var at *time.Time

@@ -81,8 +81,7 @@ comment on column ledger_events.occurred_at is 'for display; no decision depends
 comment on column ledger_events.webhook is 'whether merchants are notified of events of the type: domain.EventType.Webhook';
 
 -- A stream begins once: two merchants cannot both have its version 1. Everything later
--- follows from that first event. Only the list asks for previous_version, in the order of other
--- indexes, so this index is a guard and in no plan.
+-- follows from that first event. This index is a guard alone: no statement reads it.
 create unique index ledger_events_one_beginning
     on ledger_events (stream_id)
  where previous_version is null;

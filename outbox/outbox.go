@@ -16,10 +16,10 @@
 //	it is delivered until it is acknowledged           only the acknowledgment deletes the row
 //	what depends on a message has a greater id         ids grow along what a transaction has seen
 //
-// Messages are delivered in the order of their ids, but for one: a message that commits after a
-// subscriber has read more than 2,000 greater ids is found by the next full scan, within a second or
-// two. What depends on it may be delivered first. No open transaction of others keeps a message from
-// delivery.
+// A page has its messages in the order of their ids. One that commits after greater ids were read
+// comes with the next page or, if these were more than 2,000, with the next full scan, within a second
+// or two: what depends on it may be delivered first only then. No open transaction of others keeps a
+// message from delivery.
 //
 // # Limits
 //

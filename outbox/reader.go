@@ -23,7 +23,7 @@ const (
 	afterFailure = 100 * time.Millisecond
 
 	reread   = 2000        // ids before the last one that a page reads again, for transactions that commit later
-	fullScan = time.Second // between two pages that are read from the beginning
+	fullScan = time.Second // between two pages that are read from id 0
 )
 
 // selectPage reads the oldest messages behind $2, if no other reader of the topic is at work. A reader
@@ -112,7 +112,7 @@ func (s *subscriber) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
 func (s *subscriber) deliver(page []*message.Message) {
 	deadline := time.After(s.deadline)
 	for _, m := range page {
-		s.to <- m // which holds nothing of the page before
+		s.to <- m // empty until here: the page before was taken or drained
 	}
 	for _, m := range page {
 		select {

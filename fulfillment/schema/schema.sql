@@ -1,5 +1,4 @@
--- Promise: no article is sold that is not in stock, and no article is lost. A
--- webhook that an operator sends again is recorded with the operator's name.
+-- Promise: no article is sold that is not in stock, and no article is lost.
 
 create table stock (
   merchant_id text   collate "C" not null,

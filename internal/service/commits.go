@@ -44,7 +44,7 @@ func Committed(d *outbox.Doorbell, handles ...string) func(names []string) {
 //	an operator's commands, repair      rare, and they lock what others work on
 //	merchants, API keys, secrets        rare
 //	the sums of balances                thousands of rows, by one program at a time
-//	retention and the lease of its job  no caller waits for them
+//	retention                           no caller waits for it
 func Statements(worker ...groupcommit.Statement) *groupcommit.Statements {
 	return groupcommit.NewStatements(slices.Concat(idempotency.Writes(), ledger.Writes(), outbox.Writes(), worker)...)
 }
