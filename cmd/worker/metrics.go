@@ -25,7 +25,7 @@ func meter(r *telemetry.Registry) *metrics {
 			"Messages that the inbox received from the outbox. dead_letter: it cannot be read, or has another payload than the one under its id.", telemetry.LabelOf("result", "first", "duplicate", "dead_letter")),
 		claimed: r.Counter("payonce_inbox_attempts_total", "Messages that were claimed: attempts that began.", receiver),
 		deaths: r.Counter("payonce_inbox_holder_deaths_total",
-			"Messages that were taken over from another holder, whose lease had expired.", receiver),
+			"Messages that were taken over: from a holder whose lease had expired, or after a claim of unknown outcome.", receiver),
 		ended: r.Counter("payonce_inbox_messages_processed_total",
 			"Attempts that ended. failed: an error or a panic. waiting: for an external service or for the database. blocked: for an operator, since the provider refuses the secret key or its mode. dead_letter: the message became one. released: the worker stops. lost: another holder has claimed or finished the message. left: the database did not accept the result.", receiver, telemetry.LabelOf("result", inbox.Ends()...)),
 		handling: r.Times("payonce_inbox_handler_duration_seconds",
