@@ -65,6 +65,31 @@ func TestFairness_aCrowdLeavesSlotsToOthers(t *testing.T) {
 	}
 }
 
+// No more handlers run than there are slots, also where pages claim beside the loop.
+func TestProcessor_hasNoMoreHandlersThanSlots(t *testing.T) {
+	t.Parallel()
+	db := stocked(t)
+	putMany(t, db, "", 200)
+	var handlers, most atomic.Int64
+	p := processor(t, db, func(context.Context, *inbox.Delivery) error {
+		n := handlers.Add(1)
+		defer handlers.Add(-1)
+		for before := most.Load(); n > before && !most.CompareAndSwap(before, n); before = most.Load() {
+		}
+		<-time.After(5 * time.Millisecond)
+		return nil
+	}, func(o *inbox.Options) { o.Concurrency = 4 })
+	start(t, p)
+	for n := range 20 {
+		_, err := p.Receive(t.Context(), note(fmt.Sprint("page", n), ""))
+		testdb.Must(t, err)
+	}
+	done(t, db)
+	if most.Load() > 4 {
+		t.Errorf("%d handlers at a time, of 4 slots", most.Load())
+	}
+}
+
 // A processor starts the next message as soon as the one before has ended.
 func TestProcessor_handOverNeedsNoPoll(t *testing.T) {
 	t.Parallel()

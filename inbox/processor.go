@@ -100,15 +100,9 @@ func New(o Options) (*Processor, error) {
 }
 
 // Pause stops the start of messages: of all, or of those partitions. It replaces what was
-// paused before; Pause(false) resumes. Messages that run continue.
+// paused before; Pause(false) resumes, within a second. Messages that run continue.
 func (p *Processor) Pause(all bool, partitions ...string) {
-	p.mu.Lock()
-	changes := p.paused != all || !slices.Equal(p.pausedIn, partitions)
-	p.paused, p.pausedIn = all, partitions
-	p.mu.Unlock()
-	if changes {
-		p.wake()
-	}
+	p.change(func() { p.paused, p.pausedIn = all, partitions })
 }
 
 // Run claims and handles messages until ctx ends. Then it claims no more, lets the running
