@@ -154,6 +154,32 @@ func TestCancelCharge(t *testing.T) {
 	}
 }
 
+// What an owner of the tables reads is not hidden from it, so the charge itself says whose it is.
+func TestCancelCharge_ofAnotherMerchant(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	charge := charge(t, keeping(t, db), "charge")
+	got, err := (&intake.Intake{DB: db}).CancelCharge(t.Context(), intake.Account{MerchantID: "globex"}, to("cancel", "k"), charge)
+	if err != nil || string(got.Body) != ledger.ErrNotFound.Error() {
+		t.Errorf("%s, %v", got.Body, err)
+	}
+}
+
+// While it is not known who holds the order, nothing is decided.
+func TestAcceptCharge_whoseOrderCannotBeRead(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	in, account := keeping(t, db), acme()
+	account.OneChargePerOrder = true
+	testdb.Exec(t, db.Pool(), `alter table held_orders rename to away`)
+	_, err := in.AcceptCharge(t.Context(), account, request("k"), mug())
+	testdb.Exec(t, db.Pool(), `alter table away rename to held_orders`)
+	if !errors.Is(err, idempotency.ErrUnknown) {
+		t.Errorf("the error is %v", err)
+	}
+	wantCharges(t, db, 0)
+}
+
 // TestAcceptCharge_onceForEachOrder: whatever its keys are, an order of an account with
 // OneChargePerOrder has one charge until that fails.
 func TestAcceptCharge_onceForEachOrder(t *testing.T) {
