@@ -105,12 +105,12 @@ func (e WebhookEvent) Refusal() error {
 	return nil
 }
 
-// Resend queues one more delivery of an event's webhook, under the same webhook-id and
-// with the same body, to the merchant's endpoint: a message in the inbox that is retried like any
-// other and may become a dead letter. id is new for each resend, actor is the operator; operator_actions
-// has the event, the charge and the message. A webhook that the
-// merchant has received goes to fulfillment.ResendReceiver, behind which no other webhook waits; one that it has not
-// received goes to fulfillment.NotificationReceiver, in its turn among those of its charge.
+// Resend queues one more delivery of an event's webhook, under the same webhook-id and with the
+// same body, to the merchant's endpoint: a message in the inbox that is retried like any other and
+// may become a dead letter. id is new for each resend, actor is the operator; operator_actions has
+// the event, the charge and the message. A webhook that the merchant has received goes to
+// fulfillment.ResendReceiver, behind which no other webhook waits; one that it has not received
+// goes to fulfillment.NotificationReceiver, in its turn among those of its charge.
 //
 // If we die here: before the commit nothing is stored, after it a worker delivers; an
 // operator who does not know repeats the command, and the merchant knows the repeated
