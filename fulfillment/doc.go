@@ -1,6 +1,6 @@
 // Package fulfillment processes what was accepted: a charge through its steps to the
 // outcome, its cancellation, every refund of it, and what follows an outcome, such as the
-// merchant's webhook. It owns stock and reservations.
+// merchant's webhook. It owns stock and reservations. What operators do is in package operate.
 //
 // # Steps
 //
@@ -28,5 +28,5 @@
 //
 // No transaction is open and no connection is held during a call to an external service.
 //
-// Tables: stock, reservations, pauses.
+// Tables: stock, reservations.
 package fulfillment

@@ -13,6 +13,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/fulfillment/operate"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
@@ -67,7 +68,7 @@ func (f *fixture) commit(b *pgx.Batch) {
 func (f *fixture) supply(sku string, quantity int64) {
 	f.t.Helper()
 	b := &pgx.Batch{}
-	fulfillment.Supply(b, "acme", sku, quantity)
+	operate.Supply(b, "acme", sku, quantity)
 	f.commit(b)
 }
 

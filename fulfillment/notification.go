@@ -84,6 +84,10 @@ func (f *Fulfillment) subscribers() []subscriber {
 	}
 }
 
+// TypeResend is the type of a message that requests one more delivery of a webhook. It is
+// no event's, so it has no version. Package operate queues it.
+const TypeResend = "webhook.resend"
+
 // subscriberHandler is the inbox handler of a subscriber.
 func (f *Fulfillment) subscriberHandler(to subscriber) inbox.Handler {
 	return func(ctx context.Context, d *inbox.Delivery) error {

@@ -66,23 +66,21 @@ func (f *Fulfillment) Receivers() []Receiver {
 	isOutcome := func(name string) bool { return domain.EventTypeNamed(name).Webhook != "" || isResend(name) }
 	// Every message of a charge reads the same stream, so a dead letter must not keep a
 	// cancellation or an event of the provider from being seen. A refund has a key of its own.
-	receivers := []Receiver{{ChargeReceiver, domain.Topic, isAboutCharge, inbox.Pass, ifTaken(isAboutCharge, f.charge)}}
+	receivers := []Receiver{{ChargeReceiver, domain.Topic, isAboutCharge, inbox.Pass, f.charge}}
 	for _, s := range f.subscribers() {
-		receivers = append(receivers, Receiver{s.name, "", isOutcome, s.deadLetters, ifTaken(isOutcome, f.subscriberHandler(s))})
+		receivers = append(receivers, Receiver{s.name, "", isOutcome, s.deadLetters, f.subscriberHandler(s)})
 	}
 	again := subscriber{name: domain.Notification, step: f.notification}
-	return append(receivers, Receiver{ResendReceiver, "", isResend, inbox.Pass, ifTaken(isResend, f.subscriberHandler(again))})
-}
-
-// ifTaken hands a message to a handler if its type is known. Another one was written by a newer
-// program, so it waits for a newer worker.
-func ifTaken(takes func(messageType string) bool, handle inbox.Handler) inbox.Handler {
-	return func(ctx context.Context, d *inbox.Delivery) error {
-		if !takes(d.Type) {
-			return &inbox.WaitError{Err: fmt.Errorf("unknown type of message: %q", d.Type)}
+	receivers = append(receivers, Receiver{ResendReceiver, "", isResend, inbox.Pass, f.subscriberHandler(again)})
+	for i, r := range receivers {
+		receivers[i].Handle = func(ctx context.Context, d *inbox.Delivery) error {
+			if !r.Takes(d.Type) { // a newer program wrote it
+				return &inbox.WaitError{Err: fmt.Errorf("unknown type of message: %q", d.Type)}
+			}
+			return r.Handle(ctx, d)
 		}
-		return handle(ctx, d)
 	}
+	return receivers
 }
 
 // HookedSteps are the names that OnStep is called with.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/fulfillment/operate"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/upkeep"
 	"github.com/payonce/payonce/ledger"
@@ -52,7 +52,7 @@ type pauseCmd struct {
 }
 
 func (p pauseCmd) AfterApply(o *postgres.Options) error {
-	if (p.What == fulfillment.PausedMerchant) != (p.Merchant != "") {
+	if (p.What == operate.PausedMerchant) != (p.Merchant != "") {
 		return errors.New("name the merchant after the word merchant, and nowhere else")
 	}
 	return p.reasonFlag.AfterApply(o)
@@ -83,7 +83,7 @@ func (r resumeCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 func (p pauseCmd) set(ctx context.Context, c *console, db *postgres.DB, paused bool, unknown error) error {
 	if p.What != "" {
 		b, known := &pgx.Batch{}, false
-		fulfillment.SetPause(b, fulfillment.Pause{What: p.What, Merchant: p.Merchant}, paused, &known)
+		operate.SetPause(b, operate.Pause{What: p.What, Merchant: p.Merchant}, paused, &known)
 		if err := db.Commit(ctx, b); err != nil {
 			return fmt.Errorf("change what is paused: %w", err)
 		}
@@ -92,9 +92,9 @@ func (p pauseCmd) set(ctx context.Context, c *console, db *postgres.DB, paused b
 		}
 		c.remark("the workers follow within 2 s, and finish what they handle\n")
 	}
-	all, err := fulfillment.ListPauses(ctx, db)
+	all, err := operate.ListPauses(ctx, db)
 	if err == nil {
-		showList(c, all, columns[fulfillment.Pause]{"PAUSED\tMERCHANT", func(p fulfillment.Pause) []any { return []any{p.What, p.Merchant} }})
+		showList(c, all, columns[operate.Pause]{"PAUSED\tMERCHANT", func(p operate.Pause) []any { return []any{p.What, p.Merchant} }})
 	}
 	return err
 }

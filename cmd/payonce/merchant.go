@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/fulfillment/operate"
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/merchants"
@@ -146,7 +146,7 @@ func (s *seedCmd) register(ctx context.Context, db *postgres.DB, key string, kep
 		merchants.AddKey(b, s.Merchant, key)
 	}
 	for _, sku := range slices.Sorted(maps.Keys(s.SKU)) {
-		fulfillment.Supply(b, s.Merchant, sku, s.SKU[sku]).Exec(func(made pgconn.CommandTag) error {
+		operate.Supply(b, s.Merchant, sku, s.SKU[sku]).Exec(func(made pgconn.CommandTag) error {
 			if made.RowsAffected() == 0 {
 				*kept = append(*kept, sku)
 			}
@@ -174,13 +174,13 @@ const mostUnits = 1_000_000_000_000
 type stockListCmd struct{ merchantFlag }
 
 func (l stockListCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
-	stock, err := fulfillment.ListStock(ctx, db, l.Merchant, "")
+	stock, err := operate.ListStock(ctx, db, l.Merchant, "")
 	return showOwned(ctx, c, db, l.merchantFlag, stock, err, stockColumns)
 }
 
-var stockColumns = columns[fulfillment.Stock]{
+var stockColumns = columns[operate.Stock]{
 	"MERCHANT\tSKU\tON HAND\tRESERVED\tAVAILABLE\tSOLD",
-	func(s fulfillment.Stock) []any {
+	func(s operate.Stock) []any {
 		return []any{s.Merchant, s.SKU, s.OnHand, s.Reserved, s.Available, s.Sold}
 	},
 }
@@ -212,9 +212,9 @@ func (a stockAddCmd) AfterApply() error {
 // If we die here: the change and its record are stored, or neither is. A repeated command with
 // the id finds the record. Test: TestScripts/stock.
 func (a stockAddCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
-	b, changed := &pgx.Batch{}, []fulfillment.Stock{}
+	b, changed := &pgx.Batch{}, []operate.Stock{}
 	audit.Explain(b, a.Reason, a.ID)
-	fulfillment.AddStock(b, a.Merchant, a.SKU, a.Quantity, &changed)
+	operate.AddStock(b, a.Merchant, a.SKU, a.Quantity, &changed)
 	err := db.Commit(ctx, b)
 	switch constraint := groupcommit.Constraint(err); {
 	case constraint == "operator_actions_one_supply", constraint == "stock_available_not_negative":
@@ -235,8 +235,8 @@ func (a stockAddCmd) Run(ctx context.Context, c *console, db *postgres.DB) error
 }
 
 // refused returns the article as it is if the change was made before, or why it is not made.
-func (a stockAddCmd) refused(ctx context.Context, c *console, db *postgres.DB, constraint string) ([]fulfillment.Stock, error) {
-	stock, err := fulfillment.ListStock(ctx, db, a.Merchant, a.SKU)
+func (a stockAddCmd) refused(ctx context.Context, c *console, db *postgres.DB, constraint string) ([]operate.Stock, error) {
+	stock, err := operate.ListStock(ctx, db, a.Merchant, a.SKU)
 	if err != nil || len(stock) == 0 {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/common/model"
 
-	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/fulfillment/operate"
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
@@ -147,7 +147,7 @@ func (r webhooksResendCmd) AfterApply() error {
 
 // resend is a webhook that will be delivered once more.
 type resend struct {
-	fulfillment.WebhookEvent
+	operate.WebhookEvent
 
 	ResendID uuid.UUID `json:"resend_id"`
 }
@@ -160,7 +160,7 @@ type resend struct {
 // The operator repeats the command, and the merchant knows the repeated webhooks by their ids.
 // Test: TestScripts/resend.
 func (r webhooksResendCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
-	outcomes, err := fulfillment.FindWebhookEvents(ctx, db, r.Names, r.Merchant, r.Since, r.Until)
+	outcomes, err := operate.FindWebhookEvents(ctx, db, r.Names, r.Merchant, r.Since, r.Until)
 	if err == nil && r.Merchant != "" && len(outcomes) == 0 {
 		err = fmt.Errorf("merchant %q has no webhook event within that time", r.Merchant)
 	}
@@ -169,7 +169,7 @@ func (r webhooksResendCmd) Run(ctx context.Context, c *console, db *postgres.DB)
 	}
 	var refused []string
 	for _, name := range r.Names {
-		if id, _ := uuid.Parse(name); !slices.ContainsFunc(outcomes, func(o fulfillment.WebhookEvent) bool { return o.ChargeID == name || o.EventID == id }) {
+		if id, _ := uuid.Parse(name); !slices.ContainsFunc(outcomes, func(o operate.WebhookEvent) bool { return o.ChargeID == name || o.EventID == id }) {
 			refused = append(refused, fmt.Sprintf("%q is neither a webhook event nor a charge that has one", name))
 		}
 	}
@@ -180,7 +180,7 @@ func (r webhooksResendCmd) Run(ctx context.Context, c *console, db *postgres.DB)
 			continue
 		}
 		one, b := resend{o, uuid.New()}, &pgx.Batch{}
-		fulfillment.Resend(b, o, one.ResendID, operator())
+		operate.Resend(b, o, one.ResendID, operator())
 		if err = db.Commit(ctx, b); err != nil {
 			err = fmt.Errorf("ask for the webhook of event %s once more (ask again if in doubt): %w", o.EventID, err)
 			break

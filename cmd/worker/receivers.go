@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/fulfillment/operate"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
@@ -56,13 +57,13 @@ type pauses struct{ found atomic.Pointer[[]string] }
 
 // read pauses the receivers and merchants that operators have paused, and resumes the others.
 func (p *pauses) read(ctx context.Context, db *postgres.DB, receivers []receiver) error {
-	all, err := fulfillment.ListPauses(ctx, db)
+	all, err := operate.ListPauses(ctx, db)
 	if err != nil {
 		return err
 	}
 	paused, merchants := []string{}, []string{}
 	for _, pause := range all {
-		if pause.What == fulfillment.PausedMerchant {
+		if pause.What == operate.PausedMerchant {
 			merchants = append(merchants, pause.Merchant)
 		} else {
 			paused = append(paused, pause.What)

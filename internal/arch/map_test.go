@@ -47,6 +47,10 @@ var rules = []rule{
 		"fulfillment", "domain groupcommit inbox ledger outbox internal/merchants internal/postgres internal/stripe internal/webhook",
 		"carries out what was accepted; it does not import intake and knows no HTTP API",
 	},
+	{
+		"fulfillment/operate", "domain fulfillment inbox ledger internal/postgres",
+		"what operators do; no step needs it, so fulfillment does not import it",
+	},
 	{"fulfillment/schema", "", "the tables of fulfillment without its code: a program that migrates links no provider client"},
 	{
 		"migrations", "fulfillment/schema idempotency inbox ledger outbox internal/audit internal/merchants",
@@ -88,7 +92,7 @@ var rules = []rule{
 		"wires up what accepts; the provider is out of its reach",
 	},
 	{
-		"cmd/worker", "domain fulfillment inbox ledger outbox internal/audit internal/loop internal/postgres " +
+		"cmd/worker", "domain fulfillment fulfillment/operate inbox ledger outbox internal/audit internal/loop internal/postgres " +
 			"internal/program internal/service internal/stripe internal/telemetry internal/upkeep internal/webhook",
 		"wires up what carries out; it accepts nothing",
 	},

@@ -1,4 +1,4 @@
-package fulfillment
+package operate
 
 import (
 	"context"
@@ -10,14 +10,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
 )
-
-// TypeResend is the type of a message that requests one more delivery of a webhook. It is
-// no event's, so it has no version.
-const TypeResend = "webhook.resend"
 
 // WebhookEvent is an event about which the merchant gets a webhook, and what became of that.
 type WebhookEvent struct {
@@ -35,7 +32,7 @@ type WebhookEvent struct {
 
 const (
 	selectWebhookEvents = `
--- fulfillment.selectWebhookEvents
+-- operate.selectWebhookEvents
 select e.event_id,
        e.stream_id   as charge_id,
        e.merchant_id,
@@ -108,24 +105,24 @@ func (e WebhookEvent) Refusal() error {
 	return nil
 }
 
-// Resend queues one more delivery of an event's webhook, under the same webhook-id and
-// with the same body, to the merchant's endpoint: a message in the inbox that is retried like any
-// other and may become a dead letter. id is new for each resend, actor is the operator; operator_actions
-// has the event, the charge and the message. A webhook that the
-// merchant has received goes to ResendReceiver, behind which no other webhook waits; one that it has not
-// received goes to NotificationReceiver, in its turn among those of its charge.
+// Resend queues one more delivery of an event's webhook, under the same webhook-id and with the
+// same body, to the merchant's endpoint: a message in the inbox that is retried like any other and
+// may become a dead letter. id is new for each resend, actor is the operator; operator_actions has
+// the event, the charge and the message. A webhook that the merchant has received goes to
+// fulfillment.ResendReceiver, behind which no other webhook waits; one that it has not received
+// goes to fulfillment.NotificationReceiver, in its turn among those of its charge.
 //
 // If we die here: before the commit nothing is stored, after it a worker delivers; an
 // operator who does not know repeats the command, and the merchant knows the repeated
 // webhook by its id.
 // Test: TestScripts/resend in cmd/payonce.
 func Resend(b *pgx.Batch, e WebhookEvent, id uuid.UUID, actor string) {
-	receiver := NotificationReceiver
+	receiver := fulfillment.NotificationReceiver
 	if e.Notified {
-		receiver = ResendReceiver
+		receiver = fulfillment.ResendReceiver
 	}
 	inbox.Append(b, receiver, inbox.Message{
-		ID: "resend:" + id.String(), Type: TypeResend, OrderingKey: e.ChargeID, Partition: e.MerchantID,
+		ID: "resend:" + id.String(), Type: fulfillment.TypeResend, OrderingKey: e.ChargeID, Partition: e.MerchantID,
 		Payload:  ledger.Envelope{ID: e.EventID.String(), Type: e.Stored, ChargeID: e.ChargeID, Version: e.Version}.Encode(),
 		Metadata: map[string]string{"event_id": e.EventID.String(), "requested_by": actor},
 	})

@@ -1,4 +1,4 @@
-package fulfillment
+package operate
 
 import (
 	"context"
@@ -29,7 +29,7 @@ const stockColumns = `
        sold`
 
 const selectStock = `
--- fulfillment.selectStock
+-- operate.selectStock
 select` + stockColumns + `
   from stock
  where $1 in ('', merchant_id)
@@ -48,7 +48,7 @@ func ListStock(ctx context.Context, q postgres.Querier, merchant, sku string) ([
 }
 
 const insertStock = `
--- fulfillment.insertStock
+-- operate.insertStock
 insert into stock
        (merchant_id, sku, supplied, available)
 values ($1, $2, $3, $3)
@@ -61,7 +61,7 @@ func Supply(b *pgx.Batch, merchant, sku string, quantity int64) *pgx.QueuedQuery
 }
 
 const addStock = `
--- fulfillment.addStock
+-- operate.addStock
 update stock
    set supplied  = supplied + $3,
        available = available + $3

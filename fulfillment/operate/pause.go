@@ -1,4 +1,4 @@
-package fulfillment
+package operate
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -21,7 +22,7 @@ const PausedMerchant = "merchant"
 
 // ListPauses returns what is paused.
 func ListPauses(ctx context.Context, q postgres.Querier) ([]Pause, error) {
-	rows, _ := q.Query(ctx, `-- fulfillment.ListPauses
+	rows, _ := q.Query(ctx, `-- operate.ListPauses
 select what, merchant_id as merchant from pauses where paused order by what, merchant_id`) // CollectRows returns its error
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[Pause])
 	if err != nil {
@@ -32,7 +33,7 @@ select what, merchant_id as merchant from pauses where paused order by what, mer
 
 const (
 	insertPause = `
--- fulfillment.insertPause
+-- operate.insertPause
 insert into pauses (what, merchant_id, paused)
 select what, $2, true
   from unnest($1::text[]) as u(what)
@@ -40,7 +41,7 @@ select what, $2, true
     on conflict (what, merchant_id) do update
    set paused = true`
 	endPause = `
--- fulfillment.endPause
+-- operate.endPause
 update pauses
    set paused = false
  where what = any ($1)
@@ -51,8 +52,8 @@ update pauses
 // deliveries. The commit sets known: whether there is the merchant, or the pause that ends.
 func SetPause(b *pgx.Batch, p Pause, paused bool, known *bool) {
 	what := []string{p.What}
-	if p.What == NotificationReceiver {
-		what = append(what, ResendReceiver)
+	if p.What == fulfillment.NotificationReceiver {
+		what = append(what, fulfillment.ResendReceiver)
 	}
 	change := endPause
 	if paused {
