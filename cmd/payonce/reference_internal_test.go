@@ -38,7 +38,7 @@ func TestReference_guards(t *testing.T) {
 // The commands of payonce that a page shows exist, with their flags. What stands between backticks may be a part of one.
 func TestDocs_showCommandsThatExist(t *testing.T) {
 	t.Parallel()
-	block, command := regexp.MustCompile("(?ms)^```.*?^```"), regexp.MustCompile("(?m)^(?:\\$ )?payonce ([a-z]+(?: [^|;&]*?)?)(?:: |$)")
+	block, command := regexp.MustCompile("(?ms)^```.*?^```"), regexp.MustCompile(`(?m)^(?:\$ )?payonce ([a-z]+(?: [^|;&]*?)?)(?:: |$)`)
 	inline := regexp.MustCompile("`payonce ([^`]+)`")
 	found := 0
 	for _, pattern := range []string{"README.md", "docs/*.md", "docs/*/*.md", "deploy/*.md", "deploy/*/*.md"} {
