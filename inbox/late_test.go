@@ -100,7 +100,8 @@ end $$`)
 	testrun.Receive(t, "the first claim", h.begun)
 	start(t, processor(t, db, h.handle))
 	testrun.Row(t, db, `select count(*) > 2 from beats`)
-	pauses := testdb.All[time.Duration](t, db, `select began - lag(ended) over (order by began) from beats order by began offset 1`)
+	pauses := testdb.All[time.Duration](t, db, `
+select began - lag(ended) over (order by began) from beats order by began offset 1`)
 	if slices.Min(pauses) > 500*time.Millisecond {
 		t.Errorf("pauses of %v lie between slow beats, want none of a third of the lease", pauses)
 	}

@@ -188,7 +188,8 @@ func TestError_carriesTheProvidersRetryAfter(t *testing.T) {
 // A call that is given up returns the context's own error; a refused connection does not.
 func TestCall_returnsItsContextsError(t *testing.T) {
 	t.Parallel()
-	stalled, unasked, closed := newProvider(t, stall("")), newProvider(t, stall("")), newProvider(t, answer(200, intentJSON()))
+	stalled, closed := newProvider(t, stall("")), newProvider(t, answer(200, intentJSON()))
+	unasked := newProvider(t, stall(""))
 	c := newClient(t, stalled.URL, 0)
 	closed.Close()
 	for call, run := range calls(c) {
