@@ -29,8 +29,8 @@ func TestEnd_statesOfAMessage(t *testing.T) {
 		change string // after each state, with which the message is due
 	}{
 		"an error is retried with backoff, and counted": {answer(errors.New("odd")), []string{
-			`status = 'pending' and attempts = 1 and last_error = 'odd' and due_at < clock_timestamp() + interval '1 hour'`,
-			`status = 'pending' and attempts = 2 and last_error = 'odd' and due_at < clock_timestamp() + interval '2 hours'`,
+			`status = 'pending' and attempts = 1 and last_error = 'odd' and due_at < clock_timestamp() + interval '12 hours'`,
+			`status = 'pending' and attempts = 2 and last_error = 'odd' and due_at < clock_timestamp() + interval '24 hours'`,
 			`status = 'dead' and first and attempts = 3 and last_error = 'odd' and jsonb_array_length(history) = 3`,
 		}, `attempts = attempts`},
 		"a panic is an error": {func(context.Context, *inbox.Delivery) error { panic("boom") }, []string{
@@ -43,7 +43,7 @@ func TestEnd_statesOfAMessage(t *testing.T) {
 			`status = 'pending' and attempts = 0 and waits = 4 and due_at > clock_timestamp() + interval '4 hours'`,
 		}, `attempts = attempts`},
 		"a wait is cut to LongestWait": {answer(&inbox.WaitError{AtLeast: 100 * time.Hour, NoDeadline: true, Err: errClosed}), []string{
-			`status = 'pending' and waits = 1 and due_at between clock_timestamp() + interval '23 hours' and clock_timestamp() + interval '24 hours'`, // the BackoffCap is longer
+			`status = 'pending' and waits = 1 and due_at between clock_timestamp() + interval '47 hours' and clock_timestamp() + interval '48 hours'`, // the BackoffCap is longer
 		}, `attempts = attempts`},
 		"a wait that lasts too long makes a dead letter": {answer(&inbox.WaitError{Err: errClosed}), []string{
 			`status = 'pending' and waits = 1`,

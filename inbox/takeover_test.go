@@ -79,11 +79,12 @@ func TestTakeover(t *testing.T) {
 	t.Run("a holder that beats keeps its message for longer than a lease", func(t *testing.T) {
 		db := fresh(t, "m1@k")
 		h := newHung(db)
-		start(t, processor(t, db, h.handle, short))
-		start(t, processor(t, db, h.handle, short))
+		lease := func(o *inbox.Options) { o.Policy.Lease = 1500 * time.Millisecond }
+		start(t, processor(t, db, h.handle, lease))
+		start(t, processor(t, db, h.handle, lease))
 		testrun.Receive(t, "the holder", h.begun)
 		registered := testdb.One[time.Time](t, db, `select alive_until from inbox_holders`)
-		testrun.Row(t, db, `select alive_until > $1::timestamptz + interval '2 seconds' from inbox_holders`, registered)
+		testrun.Row(t, db, `select alive_until > $1::timestamptz + interval '2.5 seconds' from inbox_holders`, registered)
 		close(h.finish)
 		done(t, db)
 		testrun.Row(t, db, `select deaths = 0 and attempts = 1 from inbox`)
@@ -302,7 +303,8 @@ func TestProcessor_idle(t *testing.T) {
 	commits := &counting{DB: db}
 	start(t, processor(t, commits, answer(nil)))
 	done(t, db)
-	before, began := commits.n.Load(), time.Now()
+	began := time.Now()
+	before := commits.n.Load()
 	testrun.True(t, "six more transactions, one of them of the end", func() bool { return commits.n.Load() >= before+6 })
 	if took := time.Since(began); took < 4*time.Second {
 		t.Errorf("six transactions in %v, want at most one a second", took)

@@ -70,7 +70,7 @@ func processor(t *testing.T, db groupcommit.DB, handle inbox.Handler, change ...
 	t.Helper()
 	o := inbox.Options{
 		DB: db, Receiver: "r", Handle: handle, Concurrency: 8, Drain: testrun.Stall, Log: slog.New(slog.DiscardHandler),
-		Policy: inbox.Policy{MaxAttempts: 3, GiveUpAfter: time.Hour, BackoffBase: time.Hour, BackoffCap: 24 * time.Hour},
+		Policy: inbox.Policy{MaxAttempts: 3, GiveUpAfter: time.Hour, BackoffBase: 12 * time.Hour, BackoffCap: 48 * time.Hour},
 	}
 	for _, c := range change {
 		c(&o)

@@ -24,6 +24,7 @@ func run(t *testing.T, database string, log *testrun.Log, names ...string) (d *o
 	pool, err := pgxpool.New(t.Context(), database)
 	testdb.Must(t, err)
 	t.Cleanup(pool.Close)
+	testdb.Warm(t, pool, 2) // for LISTEN, and for NOTIFY, which has a second
 	d, bells = outbox.NewDoorbell("doorbell", slog.New(slog.NewTextHandler(log, nil))), map[string]<-chan struct{}{}
 	for _, name := range names {
 		bells[name] = d.Bell(strings.Split(name, "+")...)
@@ -117,6 +118,7 @@ func TestDoorbell_sendsTheLastRingsWhenItEnds(t *testing.T) {
 	pool, err := pgxpool.New(t.Context(), database)
 	testdb.Must(t, err)
 	defer pool.Close()
+	testdb.Warm(t, pool, 1)
 	for range 20 { // whichever of the ring and the end is seen first
 		d := outbox.NewDoorbell("doorbell", slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())

@@ -159,13 +159,16 @@ func (w *world) judge(t *testing.T) string {
 // settle waits until every charge has been notified of.
 func (w *world) settle(t *testing.T) {
 	t.Helper()
-	testrun.Row(t, w.cluster.primary.admin, `
-select not exists (select from inbox i -- but for messages of a charge that was lost
-                    where status in ('pending', 'running')
-                      and exists (select from ledger_events e where e.stream_id = i.ordering_key))
-   and not exists (select from ledger_events r
-                    where type = 'charge.requested.v1'
-                      and not exists (select from ledger_events n where n.stream_id = r.stream_id and n.type = 'merchant.notified.v1'))`)
+	testrun.Progress(t, "every charge has been notified of", func() (open string, done bool) {
+		must(t, w.cluster.primary.admin.QueryRow(t.Context(), `
+select concat_ws(' ', (select count(*) from inbox i -- but for messages of a charge that was lost
+                        where status in ('pending', 'running')
+                          and exists (select from ledger_events e where e.stream_id = i.ordering_key)),
+                      (select count(*) from ledger_events r
+                        where type = 'charge.requested.v1'
+                          and not exists (select from ledger_events n where n.stream_id = r.stream_id and n.type = 'merchant.notified.v1')))`).Scan(&open))
+		return open, open == "0 0"
+	})
 }
 
 // spread is the median and the maximum.

@@ -20,10 +20,11 @@ import (
 )
 
 const (
-	patience = 50 * time.Millisecond // of each dial, write and read
-	largest  = 64 << 10              // bytes of an entry
-	pause    = time.Second           // after a failure
+	largest = 64 << 10    // bytes of an entry
+	pause   = time.Second // after a failure
 )
+
+var patience = 50 * time.Millisecond // of each dial, write and read
 
 // errPaused is returned in place of a command while Redis is not asked.
 var errPaused = errors.New("redis failed less than a second ago")

@@ -178,7 +178,7 @@ func TestAuthentication_floodsDelayNoOtherCaller(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := openWith(t, postgres.Options{MaxConns: 6, LockTimeout: patience})
+			db := openWith(t, postgres.Options{MaxConns: 6, LockTimeout: patience, StatementTimeout: patience})
 			w := serveOn(t, db, func(api *httpapi.Config) {
 				api.Limits = httpapi.Limits{PerSecond: test.perSecond, InFlight: queue, PerMerchant: queue / 2, Authenticating: reading}
 				api.Now = new(clock).now

@@ -76,7 +76,7 @@ func wantBusy(t *testing.T, a answer) {
 // TestInFlight: two merchants, all of whose requests wait for a lock.
 func TestInFlight(t *testing.T) {
 	t.Parallel()
-	db := openWith(t, postgres.Options{MaxConns: 12, LockTimeout: patience})
+	db := openWith(t, postgres.Options{MaxConns: 12, LockTimeout: patience, StatementTimeout: patience})
 	w := serveOn(t, db, func(api *httpapi.Config) {
 		api.Limits = httpapi.Limits{InFlight: 8, PerMerchant: 5, Authenticating: 2} // 6 and 4 of them for writes
 	})

@@ -51,7 +51,7 @@ func serve(t *testing.T, changes ...func(*httpapi.Config)) *world {
 // serveOn is serve on a database.
 func serveOn(t *testing.T, db *postgres.DB, changes ...func(*httpapi.Config)) *world {
 	t.Helper()
-	return start(t, db, func(w *world, s *http.Server) { s.Handler = w.handler }, changes...)
+	return start(t, db, func(w *world, s *http.Server) { s.Handler, s.WriteTimeout = w.handler, patience }, changes...)
 }
 
 // serveBare is serve without the contract between server and API.

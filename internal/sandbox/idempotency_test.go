@@ -93,12 +93,17 @@ func TestKey_isForgotten(t *testing.T) {
 	}
 	f.pass(2 * time.Minute)
 	f.pass(900 * time.Millisecond) // an age is no number of whole seconds
+	made := time.Now()
 	third := f.post(intents, "old", eur("800")...)
 	third.want(t, 200, members{"amount": 800.0})
 	f.pass(200 * time.Millisecond)
-	for _, after := range []string{"24h", "1h", "1s", "0s"} {
+	for _, after := range []string{"1s", "24h", "1h", "0s"} {
 		f.faults(`{"forget_keys_after":"` + after + `"}`)
-		if again := f.post(intents, "old", eur("800")...); replayed(third, again) != (after != "0s") {
+		again := f.post(intents, "old", eur("800")...)
+		switch {
+		case after == "1s" && time.Since(made) > 700*time.Millisecond && !replayed(third, again):
+			third = again // a busy machine: the key is as old as that
+		case replayed(third, again) != (after != "0s"):
 			t.Errorf("forgotten after %s: %d %s", after, again.status, again.raw)
 		}
 	}

@@ -66,6 +66,7 @@ func TestCommitted_ringsInOtherProcessesForWhatTheProgramDoesNotHandle(t *testin
 	testdb.Must(t, err)
 	defer func() { _ = conn.Close(testrun.Bounded(t)) }()
 	testdb.Exec(t, conn, "listen payonce_due")
+	testdb.Warm(t, db.Pool(), 2) // for LISTEN, and for NOTIFY, which has a second
 	d := service.NewBell(slog.New(slog.DiscardHandler))
 	own := d.Bell("own")
 	events := d.Bell(service.Ledger)

@@ -45,6 +45,16 @@ func Begin(tb testing.TB, pool *pgxpool.Pool, sql string, args ...any) pgx.Tx {
 	return tx
 }
 
+// Warm opens so many connections of a pool, for a test of what has little time.
+func Warm(tb testing.TB, pool *pgxpool.Pool, conns int) {
+	tb.Helper()
+	for range conns {
+		c, err := pool.Acquire(tb.Context())
+		Must(tb, err)
+		defer c.Release() // when all are open
+	}
+}
+
 // All are the values of a query with one column.
 func All[T any](tb testing.TB, q groupcommit.Querier, sql string, args ...any) []T {
 	tb.Helper()
