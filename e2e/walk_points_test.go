@@ -78,7 +78,7 @@ type rest struct {
 // and is watched for apiRest.
 const (
 	restPolls = 3
-	apiRest   = 300 * time.Millisecond
+	apiRest   = time.Second
 )
 
 // watchRest starts a program with nothing to do.

@@ -174,7 +174,7 @@ func TestCommit_outlivesItsCaller(t *testing.T) {
 	release := hold(t, db, 2)
 	ctx, cancel := context.WithCancel(t.Context())
 	committed := commit(ctx, db, batch(1, 2))
-	soon, leave := context.WithTimeout(t.Context(), time.Second)
+	soon, leave := context.WithTimeout(t.Context(), 2*time.Second) // it makes a connection first
 	defer leave()
 	b := batch(3, 2)
 	b.QueuedQueries[0].Exec(func(pgconn.CommandTag) error { t.Error("a callback was called after its caller had left"); return nil })
@@ -264,7 +264,7 @@ func TestGroupCommit_waitsForAConnectionUntilItsLatestDeadline(t *testing.T) {
 	units := committing(db, numbered(3)...)
 	hurried := units[2]
 	units[2] = func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+		ctx, cancel := context.WithTimeout(ctx, 1500*time.Millisecond)
 		defer cancel()
 		return hurried(ctx)
 	}

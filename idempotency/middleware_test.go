@@ -3,7 +3,6 @@ package idempotency_test
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -328,6 +327,8 @@ func TestMiddleware_changesNothingThatAClientSees(t *testing.T) {
 			write(w, "x")
 		}
 	}
+	// Which error it is, is chance: of a connection that is closed with a body unread.
+	failed := gocmp.Comparer(func(a, b error) bool { return (a == nil) == (b == nil) })
 	db := testdb.Reused(t)
 	for name, handler := range map[string]http.HandlerFunc{
 		"a body without a type":   func(w http.ResponseWriter, _ *http.Request) { write(w, "<html>") },
@@ -349,7 +350,7 @@ func TestMiddleware_changesNothingThatAClientSees(t *testing.T) {
 		keyed := idempotency.Middleware(db.Pool(), options{Scope: func(*http.Request) string { return name }})(handler)
 		want := sendForm(t, handler)
 		for range 2 {
-			if diff := gocmp.Diff(want, sendForm(t, keyed), gocmp.Comparer(func(a, b error) bool { return errors.Is(a, b) })); diff != "" {
+			if diff := gocmp.Diff(want, sendForm(t, keyed), failed); diff != "" {
 				t.Errorf("%s (-plain +keyed):\n%s", name, diff)
 			}
 		}

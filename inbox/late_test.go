@@ -32,7 +32,7 @@ type ofAPage struct{}
 func (l *late) Commit(ctx context.Context, b *pgx.Batch) error {
 	repairs := slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return strings.Contains(q.SQL, "-- inbox.correctDueTimes\n") })
 	if repairs && l.armed.CompareAndSwap(true, false) {
-		<-time.After(500 * time.Millisecond)
+		<-time.After(time.Second) // so the next one comes twenty seconds later
 		l.repairs.Store(1)
 		return fmt.Errorf("%w: planted", groupcommit.ErrNotCommitted)
 	}

@@ -32,7 +32,7 @@ func TestGroupCommit_ofSeveralRequests(t *testing.T) {
 		Writes: groupcommit.NewStatements(slices.Concat(idempotency.Writes(), ledger.Writes(), outbox.Writes())...), LockTimeout: 25 * time.Millisecond,
 	})
 	in := &intake.Intake{DB: db, Options: idempotency.Options{
-		Read: intake.BatchedRead(db, 0), Retention: time.Hour, Wait: 5 * time.Second,
+		Read: intake.BatchedRead(db, 0), Retention: time.Hour, Wait: time.Minute,
 	}}
 	const keys, repeated, times = 80, 20, 3
 	answers := make([][times]string, keys)

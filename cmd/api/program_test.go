@@ -131,9 +131,10 @@ func TestRun(t *testing.T) {
 			testrun.True(t, "it answers "+strconv.Itoa(want), func() bool { return send(t, p, "key-read-only").Status == want })
 		}
 		readOnly("on", http.StatusServiceUnavailable)
-		if got := p.Get(t, "/readyz"); got.Status != http.StatusServiceUnavailable || !strings.Contains(got.Body, "read-only") {
-			t.Errorf("it is ready: %v", got)
-		}
+		testrun.Progress(t, "/readyz says why", func() (seen string, done bool) {
+			got := p.Get(t, "/readyz")
+			return got.Body, got.Status == http.StatusServiceUnavailable && strings.Contains(got.Body, "read-only")
+		})
 		if got := p.Get(t, "/healthz"); got.Status != http.StatusOK || got.Header.Get("Content-Type") != "application/json" {
 			t.Errorf("it does not live: %v", got)
 		}

@@ -51,10 +51,10 @@ func TestRun_withoutItsStandby(t *testing.T) {
 		}
 		return true
 	})
-	testrun.True(t, "the api is not ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusServiceUnavailable })
-	if got := p.Get(t, "/readyz"); !strings.Contains(got.Body, "standby") {
-		t.Errorf("/readyz does not say why: %v", got)
-	}
+	testrun.Progress(t, "/readyz says why", func() (seen string, done bool) {
+		got := p.Get(t, "/readyz")
+		return got.Body, got.Status == http.StatusServiceUnavailable && strings.Contains(got.Body, "standby")
+	})
 	for _, path := range []string{path, "/v1/charges", "/v1/balances", "/v1/idempotency-keys/key-first"} {
 		if got := read(t, p, path); got.Status != http.StatusOK {
 			t.Errorf("%s is answered %v", path, got)

@@ -168,8 +168,8 @@ func (w *world) kill(t *testing.T) {
 	for range 6 {
 		charges = append(charges, w.charge(t))
 	}
-	b.until(`!!document.querySelector("#leases code")`)
-	leased := eval[[]string](b, `((row) => [row.cells[2].querySelector("code").textContent, row.querySelector("a").getAttribute("href")])(document.querySelector("#leases code").closest("tr"))`)
+	b.until(`!!(window.leased = ((row) => row && [row.cells[2].querySelector("code").textContent, row.querySelector("a").getAttribute("href")])(document.querySelector("#leases code")?.closest("tr")))`)
+	leased := eval[[]string](b, `leased`) // as the page was then
 	victim := leased[0]
 	pid, err := strconv.Atoi(victim[strings.LastIndex(victim, ":")+1:])
 	must(t, err)

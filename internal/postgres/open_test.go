@@ -212,7 +212,7 @@ begin
       from pg_settings s
      where s.name in ('transaction_timeout', 'idle_session_timeout', 'idle_in_transaction_session_timeout')
   loop
-    execute format('alter database %I set %I = 100', current_database(), name); -- ms
+    execute format('alter database %I set %I = 500', current_database(), name); -- ms
   end loop;
 end $$`)
 		plain, err := pgx.Connect(t.Context(), address)
@@ -222,10 +222,10 @@ end $$`)
 		tx, err := db.Pool().Begin(t.Context())
 		testdb.Must(t, err)
 		t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
-		testdb.Exec(t, tx, `select pg_sleep(0.3)`)
-		testdb.Exec(t, other, `select pg_sleep(0.3)`) // the transaction rests
+		testdb.Exec(t, tx, `select pg_sleep(0.6)`)
+		testdb.Exec(t, other, `select pg_sleep(0.6)`) // the transaction rests
 		testdb.Must(t, tx.Commit(t.Context()))
-		testdb.Exec(t, other, `select pg_sleep(0.3)`) // and now the session
+		testdb.Exec(t, other, `select pg_sleep(0.6)`) // and now the session
 		if again := testdb.One[int](t, db, `select pg_backend_pid()`); again != session {
 			t.Errorf("session %d was ended, and %d took its place", session, again)
 		}

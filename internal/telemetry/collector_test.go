@@ -45,7 +45,7 @@ func TestOpenTraces_logsARefusalOnce(t *testing.T) {
 		kind   string
 		body   []byte
 	}{
-		"403 Forbidden (body: a key is missing": {http.StatusForbidden, "text/plain", []byte("a key is missing" + strings.Repeat(" and more", 1<<16))},
+		"403 Forbidden (body: a key is missing": {http.StatusForbidden, "text/plain", []byte("a key is missing" + strings.Repeat(" and more", 1<<12))},
 		"OTLP partial success: too many":        {http.StatusOK, "application/x-protobuf", partly},
 	} {
 		t.Run(says, func(t *testing.T) {
