@@ -37,7 +37,7 @@ var noPoints = map[string]string{
 
 // polls are round trips that a worker repeats all the time. They are points only when they find
 // something.
-var polls = []string{"begin", "commit", "ledger.nextPage", "outbox.selectPage"}
+var polls = []string{"begin", "commit", "books.nextPage", "outbox.selectPage"}
 
 // onceOnly are round trips of which only the first in a life is a point: how many
 // there are is a matter of time. The balances add what there is, in one page or in
@@ -47,7 +47,7 @@ var polls = []string{"begin", "commit", "ledger.nextPage", "outbox.selectPage"}
 var onceOnly = []string{
 	looksForWork,
 	"ledger.selectStreams",
-	"ledger.nextPage",
+	"books.nextPage",
 	"outbox.ringAll",
 	"postgres.selectServer",
 	"upkeep.selectOriginal",

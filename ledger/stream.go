@@ -16,15 +16,13 @@
 //     in its batch.
 //   - Among its charges with OneChargePerOrder, an order has at most one that has not failed.
 //   - A void request (domain.Charge.Voids) posts nothing and changes nothing.
-//   - The list of charges and the balances show everything that is committed. A charge that
-//     cannot be read is left out of the list and holds up no other.
 //
 // # Limits
 //
 // Events have no order between streams: position is the order of inserts, and readers follow
 // the order of transaction ids. Neither is the order of commits.
 //
-// Tables: ledger_events, ledger_postings, held_orders, followers, account_balances, restore_mark.
+// Tables: ledger_events, ledger_postings, held_orders, restore_mark; the schema has those of package books too.
 package ledger
 
 import (
@@ -198,15 +196,4 @@ func decode(id string, events []StoredEvent) (s Stream, err error) {
 		}
 	}
 	return folded(id, events), err
-}
-
-// collect reads the rows of a query into structs, by the names of the columns. The rows
-// have the error of the query too.
-func collect[T any](rows pgx.Rows, _ error) ([]T, error) {
-	return pgx.CollectRows(rows, pgx.RowToStructByName[T])
-}
-
-// collectValues does the same for rows of one column.
-func collectValues[T any](rows pgx.Rows, _ error) ([]T, error) {
-	return pgx.CollectRows(rows, pgx.RowTo[T])
 }

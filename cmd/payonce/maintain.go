@@ -12,7 +12,7 @@ import (
 	"github.com/payonce/payonce/fulfillment/operate"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/upkeep"
-	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/ledger/books"
 	"github.com/payonce/payonce/migrations"
 	"github.com/payonce/payonce/migrations/version"
 )
@@ -130,7 +130,7 @@ type rebuildCmd struct{}
 
 // Run has replaced what it found.
 func (rebuildCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
-	found, err := ledger.Recount(ctx, db)
+	found, err := books.Recount(ctx, db)
 	if err != nil {
 		return err
 	}

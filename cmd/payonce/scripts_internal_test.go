@@ -23,6 +23,7 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/ledger/books"
 )
 
 // asPayonce makes this binary run as payonce, on a server that may lose commits.
@@ -202,7 +203,7 @@ func (s *script) signs(_ *testscript.TestScript, args []string) (bool, error) {
 // balances waits until so many events are added up: while transactions of other tests are open they wait.
 func (s *script) balances(_ *testscript.TestScript, args []string) (bool, error) {
 	testrun.True(s.tb, "the balances have all events", func() bool {
-		_, err := ledger.AddUp(s.tb.Context(), s.db)
+		_, err := books.AddUp(s.tb.Context(), s.db)
 		testdb.Must(s.tb, err)
 		return testdb.One[string](s.tb, s.db, `select highest::text from followers where name = 'balances'`) == args[0]
 	})

@@ -24,7 +24,7 @@ import (
 	"github.com/payonce/payonce/internal/service"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/upkeep"
-	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/ledger/books"
 	"github.com/payonce/payonce/outbox"
 )
 
@@ -88,7 +88,7 @@ func (s settings) background(w *service.Service, paused *pauses, receivers []rec
 		defer all.Wait()
 		again := func(failed string, work loop.Work) { all.Go(func() { loop.Run(ctx, w.Log, failed, work) }) }
 		all.Go(func() { (&upkeep.Expired{DB: w.DB, Log: w.Log, InboxWindow: s.InboxRetention}).Run(ctx) })
-		all.Go(func() { ledger.KeepBalances(ctx, w.Log, w.DB, appended) })
+		all.Go(func() { books.KeepBalances(ctx, w.Log, w.DB, appended) })
 		again("reading what is paused failed, nothing changes until it is read", func(ctx context.Context) (time.Duration, error) {
 			return pauseInterval, paused.read(ctx, w.DB, receivers)
 		})

@@ -38,7 +38,8 @@ var rules = []rule{
 
 	// The service.
 	{"domain", "", "pure rules, to be read and tested without anything else"},
-	{"ledger", "domain groupcommit internal/loop internal/postgres", "stores domain's events; its siblings meet it only in the batch of a use case"},
+	{"ledger", "domain groupcommit internal/postgres", "stores domain's events; its siblings meet it only in the batch of a use case"},
+	{"ledger/books", "domain ledger internal/loop internal/postgres", "reads what is stored: no decision on a charge imports it"},
 	{
 		"intake", "domain groupcommit idempotency ledger outbox internal/postgres",
 		"accepts; it does not import fulfillment and knows neither HTTP nor the provider",
@@ -64,9 +65,9 @@ var rules = []rule{
 	{"internal/stripe", "", "the provider's client knows the provider, and nothing of this module"},
 	{"internal/webhook", "", "signs and sends what it is given"},
 	{"internal/telemetry", "groupcommit internal/postgres", "counts plain values, so that no package depends on how they are counted"},
-	{"internal/audit", "domain ledger internal/postgres internal/stripe", "reads the tables, replays the streams and lists what the provider has; of the code that it audits it asks the domain's rules and the readers of the ledger alone"},
+	{"internal/audit", "domain ledger ledger/books internal/postgres internal/stripe", "reads the tables, replays the streams and lists what the provider has; of the code that it audits it asks the domain's rules and the readers of the ledger alone"},
 	{
-		"internal/httpapi", "domain groupcommit idempotency intake ledger outbox internal/loop internal/merchants internal/postgres",
+		"internal/httpapi", "domain groupcommit idempotency intake ledger ledger/books outbox internal/loop internal/merchants internal/postgres",
 		"turns HTTP into a use case and its result into HTTP; it carries out nothing",
 	},
 
@@ -92,7 +93,7 @@ var rules = []rule{
 		"wires up what accepts; the provider is out of its reach",
 	},
 	{
-		"cmd/worker", "domain fulfillment fulfillment/operate inbox ledger outbox internal/audit internal/loop internal/postgres " +
+		"cmd/worker", "domain fulfillment fulfillment/operate inbox ledger/books outbox internal/audit internal/loop internal/postgres " +
 			"internal/program internal/service internal/stripe internal/telemetry internal/upkeep internal/webhook",
 		"wires up what carries out; it accepts nothing",
 	},
@@ -110,8 +111,8 @@ var rules = []rule{
 	{"internal/arch", "internal/telemetry", "checks the others from outside; only tests import it"},
 	{"internal/postgres/local", "internal/loop internal/postgres", "starts a server, whatever is kept in it"},
 	{
-		"internal/testdb", "groupcommit migrations internal/postgres internal/postgres/local internal/testrun",
-		"gives a test a migrated database, whatever it tests",
+		"internal/testdb", "domain groupcommit ledger migrations internal/postgres internal/postgres/local internal/testrun",
+		"gives a test a migrated database, and charges in it, whatever it tests",
 	},
 	{"internal/testdb/serve", "internal/postgres/local", "starts a server, whichever tests use it"},
 	{"internal/testrun", "internal/postgres/local", "runs the tests of a package and lets them wait, whatever they test"},

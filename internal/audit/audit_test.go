@@ -16,7 +16,7 @@ import (
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
-	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/ledger/books"
 )
 
 func TestRun(t *testing.T) {
@@ -67,7 +67,7 @@ func TestRun(t *testing.T) {
 			return nil
 		})
 		for done.Err() == nil {
-			_, err := ledger.AddUp(t.Context(), f.db)
+			_, err := books.AddUp(t.Context(), f.db)
 			testdb.Must(t, err)
 			report, err := audit.Run(t.Context(), f.db)
 			testdb.Must(t, err)

@@ -19,6 +19,7 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/ledger/books"
 )
 
 func TestMain(m *testing.M) { testrun.Main(m) }
@@ -276,7 +277,7 @@ select count(*)
     on (e.txid, e.position) > (p.txid, p.position)
  where p.name = 'balances'`
 	testrun.Progress(f.t, "every event is added", func() (string, bool) {
-		_, err := ledger.AddUp(f.t.Context(), f.db)
+		_, err := books.AddUp(f.t.Context(), f.db)
 		testdb.Must(f.t, err)
 		left := number(f, behind)
 		return fmt.Sprintf("%d events are not added", left), left == 0

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/ledger/books"
 )
 
 //go:embed increment.sql
@@ -56,9 +56,9 @@ func (tx within) Read(ctx context.Context, b *pgx.Batch) error { return tx.SendB
 //
 // If we die here: what was found and how far the audit is are one commit, so each increment is
 // counted once.
-// Test: ledger TestFollow_storesEachEventOnce.
+// Test: ledger/books TestFollow_storesEachEventOnce.
 func Continue(ctx context.Context, db *postgres.DB) (violated []Check, more bool, err error) {
-	n, err := ledger.Follow(ctx, db, follower, incrementEvents, func(ctx context.Context, tx pgx.Tx, events []ledger.Followed) error {
+	n, err := books.Follow(ctx, db, follower, incrementEvents, func(ctx context.Context, tx pgx.Tx, events []books.Followed) error {
 		charges := make([]string, len(events))
 		for i, e := range events {
 			charges[i] = e.StreamID

@@ -15,6 +15,7 @@ import (
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/ledger/books"
 )
 
 // createCharge is POST /v1/charges.
@@ -57,7 +58,7 @@ var statuses = []domain.Status{domain.Pending, domain.RequiresAction, domain.Suc
 
 // listCharges is GET /v1/charges: a page of the ledger's charges, newest first.
 func (a *API) listCharges(c echo.Context) (any, error) {
-	q := ledger.ListQuery{MerchantID: merchantOf(c).ID, Limit: defaultCharges}
+	q := books.ListQuery{MerchantID: merchantOf(c).ID, Limit: defaultCharges}
 	err := readQuery(c, map[string]func(*checker, string){
 		"order_id": func(k *checker, value string) {
 			q.OrderID = value
@@ -77,7 +78,7 @@ func (a *API) listCharges(c echo.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ledger.ListCharges(c.Request().Context(), a.tenant(c), q)
+	return books.ListCharges(c.Request().Context(), a.tenant(c), q)
 }
 
 // ofCharge answers with what view makes of the charge of the path, if it is the caller's.

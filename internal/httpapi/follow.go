@@ -8,6 +8,7 @@ import (
 
 	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/ledger/books"
 )
 
 // followEvents is GET /v1/events: what the caller's webhooks say, in the order of
@@ -25,7 +26,7 @@ func (a *API) followEvents(c echo.Context) (any, error) {
 		return nil, err
 	}
 	ctx, merchant := c.Request().Context(), merchantOf(c).ID
-	page, err := ledger.ReadFeed(ctx, a.tenant(c), merchant, after, limit)
+	page, err := books.ReadFeed(ctx, a.tenant(c), merchant, after, limit)
 	if len(page.Unreadable) > 0 {
 		first := page.Unreadable[0]
 		a.Log.WarnContext(ctx, "the feed passes over events whose charges cannot be read",

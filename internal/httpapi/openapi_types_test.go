@@ -19,7 +19,7 @@ import (
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
-	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/ledger/books"
 )
 
 // requests are the types that bodies are read into, by the names of their schemas.
@@ -38,11 +38,11 @@ func answers() map[string]reflect.Type {
 		"Step":     reflect.TypeFor[domain.StepState](),
 		"Failure":  reflect.TypeFor[domain.Failure](),
 		"Refund":   reflect.TypeFor[domain.RefundView](),
-		"Balances": reflect.TypeFor[ledger.Balances](),
-		"Balance":  reflect.TypeFor[ledger.Balance](),
+		"Balances": reflect.TypeFor[books.Balances](),
+		"Balance":  reflect.TypeFor[books.Balance](),
 
-		"NotificationPage": reflect.TypeFor[ledger.FeedPage](),
-		"UnreadableEvent":  reflect.TypeFor[ledger.FeedEvent](),
+		"NotificationPage": reflect.TypeFor[books.FeedPage](),
+		"UnreadableEvent":  reflect.TypeFor[books.FeedEvent](),
 	}
 	maps.Copy(all, httpapi.Answers())
 	for _, e := range events() {

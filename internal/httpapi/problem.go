@@ -16,6 +16,7 @@ import (
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/ledger/books"
 )
 
 // problem is a refusal as RFC 9457 writes it. Retryable: the same request may be sent
@@ -138,9 +139,9 @@ var refusals = slices.Concat(ofCharges, []refusal{
 	{domain.ErrNoRefund, errNotFound.because("the charge has no refund with this id")},
 	{intake.ErrIncrement, invalid(fieldError{Pointer: "/amount", Detail: badIncrement})},
 	{intake.ErrExpired, invalid(fieldError{Pointer: "/expires_at", Detail: "is not in the future"})},
-	{ledger.ErrUnknownStartingAfter, invalid(fieldError{Pointer: "/starting_after", Detail: "is no charge of yours"})},
+	{books.ErrUnknownStartingAfter, invalid(fieldError{Pointer: "/starting_after", Detail: "is no charge of yours"})},
 	{
-		ledger.ErrUnknownCursor,
+		books.ErrUnknownCursor,
 		invalid(fieldError{Pointer: "/after", Detail: "is no place in your events as they are now: begin without it, and drop the events that you have"}),
 	},
 	{echo.ErrNotFound, errNotFound.because("nothing is served at this path")},

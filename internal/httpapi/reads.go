@@ -13,7 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/labstack/echo/v4"
 
-	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/ledger/books"
 )
 
 // answer answers 200 with what a handler returns. The bytes of answers that are being sent are
@@ -39,7 +39,7 @@ func (a *API) answer(handle func(c echo.Context) (any, error)) echo.HandlerFunc 
 
 // getBalances is GET /v1/balances: the caller's balances.
 func (a *API) getBalances(c echo.Context) (any, error) {
-	return ledger.ReadBalances(c.Request().Context(), a.tenant(c), merchantOf(c).ID)
+	return books.ReadBalances(c.Request().Context(), a.tenant(c), merchantOf(c).ID)
 }
 
 // readQuery reads the parameters of a list. A parameter that is unknown, or there twice, is

@@ -11,11 +11,11 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
-	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/ledger/books"
 )
 
 // TestListCharges: each charge is listed as it is shown, byte for byte. Each parameter is read, and one
-// that is unknown or there twice is refused. ledger.TestListCharges_pagesAreStable has the pages.
+// that is unknown or there twice is refused. ledger/books.TestListCharges_pagesAreStable has the pages.
 func TestListCharges(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
@@ -64,7 +64,7 @@ func TestListCharges_endsAPageByItsBytes(t *testing.T) {
 	first := w.send(t, get("/v1/charges?limit=100"))
 	next, _ := members(t, first.body)["next"].(string)
 	rest := w.send(t, get("/v1/charges?limit=100&starting_after="+next))
-	if n := len(first.body); n > ledger.MaxPage+1000 || n < ledger.MaxPage/2 ||
+	if n := len(first.body); n > books.MaxPage+1000 || n < books.MaxPage/2 ||
 		members(t, first.body)["has_more"] != true || len(data(t, first))+len(data(t, rest)) != charges {
 		t.Errorf("%d charges of %d bytes, and then %d", len(data(t, first)), n, len(data(t, rest)))
 	}
@@ -135,7 +135,7 @@ func TestMerchant_doesNotSeeOthers(t *testing.T) {
 }
 
 // TestEvents_areFollowedPageByPage. A charge to which a newer program wrote holds up no other: the page
-// names its event, and the log says why. ledger.TestFollowers_skipNothingThatCommitsLate has the order.
+// names its event, and the log says why. ledger/books.TestFollowers_skipNothingThatCommitsLate has the order.
 func TestEvents_areFollowedPageByPage(t *testing.T) {
 	t.Parallel()
 	w := serve(t)

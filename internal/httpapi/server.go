@@ -29,6 +29,7 @@ import (
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/ledger/books"
 )
 
 // Bounds of a request.
@@ -109,7 +110,7 @@ func New(c Config) *API {
 		Config: c, limits: newLimits(c.Limits), recent: recent,
 		readRecent: merchants.NewAuthenticate(c.DB, c.Limits.Authenticating),
 		readOther:  merchants.NewAuthenticate(c.DB, c.Limits.Authenticating),
-		versions:   ledger.NewVersions(c.DB), closing: closing, shutDown: shutDown,
+		versions:   books.NewVersions(c.DB), closing: closing, shutDown: shutDown,
 	}
 }
 

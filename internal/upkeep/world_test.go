@@ -13,6 +13,7 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/internal/upkeep"
 	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/ledger/books"
 )
 
 // fixture is a database with charges and the sums of their postings.
@@ -62,7 +63,7 @@ func (f fixture) open(id string) ledger.Stream {
 func (f fixture) follow(after string, entries int) (next string) {
 	f.t.Helper()
 	testrun.Progress(f.t, "the feed is read", func() (string, bool) {
-		page, err := ledger.ReadFeed(f.t.Context(), f.db, "acme", after, 100)
+		page, err := books.ReadFeed(f.t.Context(), f.db, "acme", after, 100)
 		testdb.Must(f.t, err)
 		next = page.Next
 		return fmt.Sprintf("%s", page.Data), len(page.Data) == entries
@@ -126,12 +127,12 @@ func (f fixture) add(want int) {
 	f.t.Helper()
 	added := 0
 	testrun.True(f.t, fmt.Sprintf("%d events are added", want), func() bool {
-		n, err := ledger.AddUp(f.t.Context(), f.db)
+		n, err := books.AddUp(f.t.Context(), f.db)
 		testdb.Must(f.t, err)
 		added += n
 		return added >= want
 	})
-	if n, err := ledger.AddUp(f.t.Context(), f.db); added+n != want || err != nil {
+	if n, err := books.AddUp(f.t.Context(), f.db); added+n != want || err != nil {
 		f.t.Errorf("%d events were added, want %d: %v", added+n, want, err)
 	}
 }
@@ -139,7 +140,7 @@ func (f fixture) add(want int) {
 // wantAdded wants the sums to be those of so many events.
 func (f fixture) wantAdded(events int64) {
 	f.t.Helper()
-	found, err := ledger.Recount(f.t.Context(), f.db)
+	found, err := books.Recount(f.t.Context(), f.db)
 	if err != nil || found.Different != 0 || found.Events != events {
 		f.t.Errorf("a recount found %+v: %v", found, err)
 	}

@@ -1,4 +1,4 @@
-package ledger
+package books
 
 import (
 	"context"
@@ -32,7 +32,7 @@ type Balances struct {
 // event is in the sums up to the follower's place, and in the tail behind it. The offset 0 makes
 // the subquery an index probe for each event.
 const selectBalances = `
--- ledger.selectBalances
+-- books.selectBalances
 with summed as (
   select txid, position, highest
     from followers
@@ -173,14 +173,14 @@ const maxExamples = 5
 
 const (
 	lockBalances = `
--- ledger.lockBalances
+-- books.lockBalances
 select
   from followers
  where name = 'balances'
    for update`
 
 	recount = `
--- ledger.recount
+-- books.recount
 with summed as (
   select txid, position, highest
     from followers

@@ -1,4 +1,4 @@
-package ledger_test
+package books_test
 
 import (
 	"testing"

@@ -1,62 +1,22 @@
-package ledger
+package books
 
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
-	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/ledger"
 )
 
 // ErrUnknownCursor is returned by ReadFeed for a cursor that is no place in the merchant's feed.
 var ErrUnknownCursor = errors.New("no such place in the feed")
 
-// webhook is the body of a webhook, and an entry of the feed. The id is that of the event, the
-// same at every delivery, and goes into the webhook-id header too.
-type webhook struct {
-	ID        string    `json:"id"`
-	Type      string    `json:"type"`
-	CreatedAt time.Time `json:"created_at"`
-	Data      any       `json:"data"` // the charge, the refund or the dispute as of the event
-}
-
-// Webhook returns the JSON that tells the merchant of the event at a version. The events up to that
-// version alone decide its bytes.
-func (s Stream) Webhook(version int) ([]byte, error) {
-	e := s.At(version)
-	body, err := json.Marshal(webhook{
-		ID: e.ID.String(), Type: domain.EventTypeNamed(e.Type).Webhook, CreatedAt: e.RecordedAt.UTC(), Data: subject(s.Until(version)),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("encode the webhook about %s: %w", e.ID, err)
-	}
-	return body, nil
-}
-
-// subject is the charge, the refund or the dispute which the newest event of the stream is about.
-func subject(past Stream) any {
-	c := past.Charge
-	for _, r := range c.Refunds {
-		if r.OutcomeVersion == c.Version || r.ReversalVersion == c.Version {
-			return c.RefundView(r)
-		}
-	}
-	for _, d := range c.Disputes {
-		if slices.Contains(d.Versions, c.Version) {
-			return c.DisputeView(d)
-		}
-	}
-	return past.View()
-}
-
-// FeedPage is a page of a merchant's feed. Each entry is what Stream.Webhook returns. Next is
+// FeedPage is a page of a merchant's feed. Each entry is what ledger.Stream.Webhook returns. Next is
 // the cursor behind the page, also behind what is Unreadable.
 type FeedPage struct {
 	Page
@@ -85,7 +45,7 @@ type place struct {
 // selectPlace reads the place of an event. The coalesce keeps the planner from the index of another
 // column.
 const selectPlace = `
--- ledger.selectPlace
+-- books.selectPlace
 select txid,
        position
   from ledger_events
@@ -96,7 +56,7 @@ select txid,
 // transaction, so none will appear between those that it reads. The order is that of the
 // index ledger_events_feed: see listed.
 const selectFeed = `
--- ledger.selectFeed
+-- books.selectFeed
 select event_id::text as id,
        stream_id      as charge_id,
        version,
@@ -155,7 +115,7 @@ func readWebhooks(ctx context.Context, r postgres.Querier, events []FeedEvent, l
 		ids[i] = e.ChargeID
 	}
 	var failed error
-	err := Each(ctx, r, ids, func(s Stream, unreadable error) bool {
+	err := ledger.Each(ctx, r, ids, func(s ledger.Stream, unreadable error) bool {
 		e := events[0]
 		events = events[1:]
 		if len(s.Events) >= e.Version {
@@ -165,7 +125,7 @@ func readWebhooks(ctx context.Context, r postgres.Querier, events []FeedEvent, l
 			}
 			return page.add(body)
 		}
-		if unreadable == nil || errors.Is(unreadable, ErrNotFound) { // another server, which is behind, has answered this statement
+		if unreadable == nil || errors.Is(unreadable, ledger.ErrNotFound) { // another server, which is behind, has answered this statement
 			failed = fmt.Errorf("version %d of stream %s is not there yet", e.Version, e.ChargeID)
 			return false
 		}

@@ -1,4 +1,4 @@
-package ledger_test
+package books_test
 
 import (
 	"context"
@@ -17,11 +17,12 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/ledger/books"
 )
 
-func balancesOf(t *testing.T, db *postgres.DB, merchant string) ledger.Balances {
+func balancesOf(t *testing.T, db *postgres.DB, merchant string) books.Balances {
 	t.Helper()
-	balances, err := ledger.ReadBalances(t.Context(), db, merchant)
+	balances, err := books.ReadBalances(t.Context(), db, merchant)
 	testdb.Must(t, err)
 	return balances
 }
@@ -30,7 +31,7 @@ func balancesOf(t *testing.T, db *postgres.DB, merchant string) ledger.Balances 
 func TestReadBalances(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
-	testrun.Same(t, "balances of an empty ledger", ledger.Balances{Data: []ledger.Balance{}}, balancesOf(t, db, "acme"))
+	testrun.Same(t, "balances of an empty ledger", books.Balances{Data: []books.Balance{}}, balancesOf(t, db, "acme"))
 	yen := requested("acme")
 	yen.Amount, yen.Currency = 70, "JPY"
 	appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
@@ -38,7 +39,7 @@ func TestReadBalances(t *testing.T) {
 	appended(t, db, ledger.New("ch_3"), cause("c"), yen)
 	appended(t, db, ledger.New("ch_4"), cause("d"), paid("globex", "pi_2")...)
 	position := testdb.One[int64](t, db, `select max(position) from ledger_events`)
-	want := map[string][]ledger.Balance{
+	want := map[string][]books.Balance{
 		"acme": {
 			{Account: "customer_receivable:acme", Currency: "EUR", Debits: 2000, Credits: 1000, Balance: 1000},
 			{Account: "fee_revenue:payonce", Currency: "EUR", Credits: 30, Balance: -30},
@@ -59,7 +60,7 @@ func TestReadBalances(t *testing.T) {
 	}
 	for _, from := range []string{"the tail of the ledger", "the sums"} {
 		for merchant, data := range want {
-			if diff := cmp.Diff(ledger.Balances{AsOfPosition: position, Data: data}, balancesOf(t, db, merchant)); diff != "" {
+			if diff := cmp.Diff(books.Balances{AsOfPosition: position, Data: data}, balancesOf(t, db, merchant)); diff != "" {
 				t.Errorf("%s from %s (-want +got):\n%s", merchant, from, diff)
 			}
 		}
@@ -77,7 +78,7 @@ func TestAddUp_besideTraffic(t *testing.T) {
 	for range 3 {
 		besides.Go(func() error {
 			for done.Err() == nil {
-				if _, err := ledger.AddUp(t.Context(), db); err != nil {
+				if _, err := books.AddUp(t.Context(), db); err != nil {
 					return err
 				}
 			}
@@ -87,8 +88,8 @@ func TestAddUp_besideTraffic(t *testing.T) {
 	besides.Go(func() error {
 		for done.Err() == nil {
 			_, err := db.Pool().Exec(t.Context(), `update account_balances set debits = debits + 7 where account = 'psp_receivable:stripe:EUR'`)
-			_, recounted := ledger.Recount(t.Context(), db)
-			again, repeated := ledger.Recount(t.Context(), db)
+			_, recounted := books.Recount(t.Context(), db)
+			again, repeated := books.Recount(t.Context(), db)
 			if err := errors.Join(err, recounted, repeated); err != nil || again.Different > 0 {
 				return fmt.Errorf("the second count found %+v: %w", again, err)
 			}
@@ -109,7 +110,7 @@ func TestAddUp_besideTraffic(t *testing.T) {
 	for i, last := 0, int64(0); i < 60; i++ {
 		appended(t, db, ledger.New(fmt.Sprint("ch_", i)), cause("a"), requested("globex"))
 		due, balances := int64(1000*(i+1)), balancesOf(t, db, "globex")
-		testrun.Same(t, fmt.Sprintf("balances after %d charges", i+1), []ledger.Balance{
+		testrun.Same(t, fmt.Sprintf("balances after %d charges", i+1), []books.Balance{
 			{Account: "customer_receivable:globex", Currency: "EUR", Debits: due, Balance: due},
 			{Account: "merchant_pending:globex", Currency: "EUR", Credits: due, Balance: -due},
 		}, balances.Data)
@@ -149,7 +150,7 @@ func TestBalances_cutInTheirCommit(t *testing.T) {
 		appended(t, direct, ledger.New(id), cause("a"), paid("acme", "pi_"+id)...)
 		dying := testdb.Connect(t, proxy.URL())
 		proxy.Arm(side, 1)
-		if _, err := ledger.AddUp(t.Context(), dying); err == nil {
+		if _, err := books.AddUp(t.Context(), dying); err == nil {
 			t.Errorf("adding up was not cut %s its commit", side)
 		}
 		addUp(t, direct)
@@ -158,10 +159,10 @@ func TestBalances_cutInTheirCommit(t *testing.T) {
 		exec(t, direct, `update account_balances set debits = debits + 1 where account like 'psp%'`)
 		dying = testdb.Connect(t, proxy.URL())
 		proxy.Arm(side, 3) // nothing else has so many statements
-		if _, err := ledger.Recount(t.Context(), dying); err == nil {
+		if _, err := books.Recount(t.Context(), dying); err == nil {
 			t.Errorf("the count was not cut %s its commit", side)
 		}
-		found, err := ledger.Recount(t.Context(), direct)
+		found, err := books.Recount(t.Context(), direct)
 		if left := int64(1 - i); err != nil || found.Different != left {
 			t.Errorf("after one that was cut %s its commit the count found %+v: %v", side, found, err)
 		}
@@ -176,7 +177,7 @@ func TestKeepBalances_isWokenByItsBell(t *testing.T) {
 	bell := make(chan struct{}, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	var ended sync.WaitGroup
-	ended.Go(func() { ledger.KeepBalances(ctx, slog.New(slog.DiscardHandler), db, bell) })
+	ended.Go(func() { books.KeepBalances(ctx, slog.New(slog.DiscardHandler), db, bell) })
 	defer func() { cancel(); ended.Wait() }()
 	testrun.Soon(t, 3*time.Second, func(try int) { // else a poll
 		appended(t, db, ledger.New(fmt.Sprint("ch_", try)), cause("a"), requested("acme"))
@@ -200,9 +201,9 @@ func TestRecount(t *testing.T) {
 	}
 	addUp(t, db)
 	appended(t, db, ledger.New("ch_behind"), cause("a"), requested("acme")) // is not added yet
-	equal := ledger.Recounted{Events: 8, Charges: 2, AsOfPosition: 8, Balances: 10, Examples: []string{}}
+	equal := books.Recounted{Events: 8, Charges: 2, AsOfPosition: 8, Balances: 10, Examples: []string{}}
 	for range 2 {
-		found, err := ledger.Recount(t.Context(), db)
+		found, err := books.Recount(t.Context(), db)
 		testdb.Must(t, err)
 		testrun.Same(t, "of sums that are right", equal, found)
 	}
@@ -211,7 +212,7 @@ func TestRecount(t *testing.T) {
 update account_balances set debits = debits + 1 where merchant_id = 'acme' and account like 'psp%';
 delete from account_balances where merchant_id = 'acme' and account like 'fee%';
 insert into account_balances values ('globex', 'x:EUR', 1, 1)`)
-	found, err := ledger.Recount(t.Context(), db)
+	found, err := books.Recount(t.Context(), db)
 	testdb.Must(t, err)
 	wrong := equal
 	wrong.Balances, wrong.Different, wrong.Examples = 11, 3, []string{
@@ -222,7 +223,7 @@ insert into account_balances values ('globex', 'x:EUR', 1, 1)`)
 	testrun.Same(t, "of sums that are wrong", wrong, found)
 	testrun.Same(t, "balances", before, balancesOf(t, db, "acme"))
 	exec(t, db, `delete from account_balances`)
-	if found, err = ledger.Recount(t.Context(), db); err != nil || found.Different != 10 || len(found.Examples) != 5 {
+	if found, err = books.Recount(t.Context(), db); err != nil || found.Different != 10 || len(found.Examples) != 5 {
 		t.Errorf("of no sums it found %+v: %v", found, err)
 	}
 	addUp(t, db)

@@ -1,4 +1,4 @@
-package ledger
+package books
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 // The follower's row that the statement locks may be newer than the snapshot in which it reads the
 // events. Then it reads too few events, never one twice.
 const nextPage = `
--- ledger.nextPage
+-- books.nextPage
 with follower as materialized (
   select txid,
          position

@@ -1,4 +1,4 @@
-package ledger_test
+package books_test
 
 import (
 	"errors"
@@ -13,6 +13,7 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/ledger/books"
 )
 
 // ordered appends a charge of acme with an order id, which has a status.
@@ -60,35 +61,35 @@ func TestListCharges(t *testing.T) {
 		ordered(t, db, fmt.Sprintf("ch_%02d", i), fmt.Sprint("order ", i%2), statuses[i%len(statuses)])
 	}
 	appended(t, db, ledger.New("ch_other"), cause("a"), requested("globex"))
-	exec(t, db, unreadable)
+	exec(t, db, testdb.UnreadableRequests)
 
 	for _, test := range []struct {
 		name string
-		ask  ledger.ListQuery
+		ask  books.ListQuery
 		want string // "…" where there are more
 	}{
-		{"all of a merchant's, newest first", ledger.ListQuery{}, "11 10 09 08 07 06 05 04 03 02 01 00"},
-		{"a page", ledger.ListQuery{Limit: 2}, "11 10 …"},
-		{"a page that leaves one", ledger.ListQuery{Limit: 11}, "11 10 09 08 07 06 05 04 03 02 01 …"},
-		{"a page of all", ledger.ListQuery{Limit: 12}, "11 10 09 08 07 06 05 04 03 02 01 00"},
-		{"the page after", ledger.ListQuery{Limit: 2, StartingAfter: "ch_10"}, "09 08 …"},
-		{"nothing after the oldest", ledger.ListQuery{StartingAfter: "ch_00"}, ""},
-		{"of an order", ledger.ListQuery{OrderID: "order 1"}, "11 09 07 05 03 01"},
-		{"of a status", ledger.ListQuery{Status: domain.Pending}, "06 00"},
-		{"a page of a status", ledger.ListQuery{Status: domain.Succeeded, Limit: 1}, "07 …"},
-		{"of one that failed", ledger.ListQuery{Status: domain.Failed}, "08 02"},
-		{"of one that waits for its customer", ledger.ListQuery{Status: domain.RequiresAction}, "09 03"},
-		{"of one whose events another one has too", ledger.ListQuery{Status: domain.PartiallyRefunded}, "10 04"},
-		{"a page of one whose events another one has too", ledger.ListQuery{Status: domain.PartiallyRefunded, Limit: 1}, "10 …"},
-		{"the page after that", ledger.ListQuery{Status: domain.PartiallyRefunded, Limit: 1, StartingAfter: "ch_10"}, "04 …"},
-		{"an empty page at the end", ledger.ListQuery{Status: domain.PartiallyRefunded, Limit: 1, StartingAfter: "ch_04"}, ""},
-		{"of one that was refunded", ledger.ListQuery{Status: domain.Refunded}, "11 05"},
-		{"of an order and a status", ledger.ListQuery{OrderID: "order 0", Status: domain.Pending}, "06 00"},
-		{"of an order and a status that it has not", ledger.ListQuery{OrderID: "order 1", Status: domain.Pending}, ""},
-		{"filtered, after one of another status", ledger.ListQuery{Status: domain.Pending, StartingAfter: "ch_05"}, "00"},
-		{"filtered, after one of another order", ledger.ListQuery{OrderID: "order 1", StartingAfter: "ch_04", Limit: 1}, "03 …"},
-		{"of an unknown order", ledger.ListQuery{OrderID: "order"}, ""},
-		{"of a merchant without charges", ledger.ListQuery{MerchantID: "initech"}, ""},
+		{"all of a merchant's, newest first", books.ListQuery{}, "11 10 09 08 07 06 05 04 03 02 01 00"},
+		{"a page", books.ListQuery{Limit: 2}, "11 10 …"},
+		{"a page that leaves one", books.ListQuery{Limit: 11}, "11 10 09 08 07 06 05 04 03 02 01 …"},
+		{"a page of all", books.ListQuery{Limit: 12}, "11 10 09 08 07 06 05 04 03 02 01 00"},
+		{"the page after", books.ListQuery{Limit: 2, StartingAfter: "ch_10"}, "09 08 …"},
+		{"nothing after the oldest", books.ListQuery{StartingAfter: "ch_00"}, ""},
+		{"of an order", books.ListQuery{OrderID: "order 1"}, "11 09 07 05 03 01"},
+		{"of a status", books.ListQuery{Status: domain.Pending}, "06 00"},
+		{"a page of a status", books.ListQuery{Status: domain.Succeeded, Limit: 1}, "07 …"},
+		{"of one that failed", books.ListQuery{Status: domain.Failed}, "08 02"},
+		{"of one that waits for its customer", books.ListQuery{Status: domain.RequiresAction}, "09 03"},
+		{"of one whose events another one has too", books.ListQuery{Status: domain.PartiallyRefunded}, "10 04"},
+		{"a page of one whose events another one has too", books.ListQuery{Status: domain.PartiallyRefunded, Limit: 1}, "10 …"},
+		{"the page after that", books.ListQuery{Status: domain.PartiallyRefunded, Limit: 1, StartingAfter: "ch_10"}, "04 …"},
+		{"an empty page at the end", books.ListQuery{Status: domain.PartiallyRefunded, Limit: 1, StartingAfter: "ch_04"}, ""},
+		{"of one that was refunded", books.ListQuery{Status: domain.Refunded}, "11 05"},
+		{"of an order and a status", books.ListQuery{OrderID: "order 0", Status: domain.Pending}, "06 00"},
+		{"of an order and a status that it has not", books.ListQuery{OrderID: "order 1", Status: domain.Pending}, ""},
+		{"filtered, after one of another status", books.ListQuery{Status: domain.Pending, StartingAfter: "ch_05"}, "00"},
+		{"filtered, after one of another order", books.ListQuery{OrderID: "order 1", StartingAfter: "ch_04", Limit: 1}, "03 …"},
+		{"of an unknown order", books.ListQuery{OrderID: "order"}, ""},
+		{"of a merchant without charges", books.ListQuery{MerchantID: "initech"}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -115,8 +116,8 @@ func TestListCharges(t *testing.T) {
 	t.Run("refuses a cursor that is not the merchant's", func(t *testing.T) {
 		t.Parallel()
 		for _, id := range []string{"ch_other", "ch_none", "8"} {
-			_, err := ledger.ListCharges(t.Context(), db, ledger.ListQuery{MerchantID: "acme", StartingAfter: id, Limit: 1})
-			if !errors.Is(err, ledger.ErrUnknownStartingAfter) {
+			_, err := books.ListCharges(t.Context(), db, books.ListQuery{MerchantID: "acme", StartingAfter: id, Limit: 1})
+			if !errors.Is(err, books.ErrUnknownStartingAfter) {
 				t.Errorf("%s: %v, want ErrUnknownStartingAfter", id, err)
 			}
 		}
@@ -135,45 +136,11 @@ func TestListCharges_pagesAreStable(t *testing.T) {
 	slices.Reverse(want)
 	for after, more := "", true; more; more = after != "" {
 		var page []string
-		page, after = listed(t, db, ledger.ListQuery{StartingAfter: after, Limit: 4})
+		page, after = listed(t, db, books.ListQuery{StartingAfter: after, Limit: 4})
 		got = append(got, page...)
 		appended(t, db, ledger.New(fmt.Sprint("ch_new_", len(got))), cause("a"), requested("acme"))
 	}
 	testrun.Same(t, "charges", want, got)
-}
-
-// unreadable are charges that no program of this version can read, and one whose request is void.
-const unreadable = `
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-values (gen_random_uuid(), 'ch_05x', 1, 'charge.moon_landed.v1', 1, 'acme', '{}', '{}', now()),
-       (gen_random_uuid(), 'ch_06x', 1, 'charge.requested.v1',   1, 'acme', '{"steps":["magic"]}', '{}', now()),
-       (gen_random_uuid(), 'ch_07x', 1, 'charge.requested.v1',   1, 'acme', '{"amount":0}', '{}', now())`
-
-// TestEach_passesOverWhatItCannotRead: a charge that cannot be read is named, holds up no other, and is left out
-// of the list. A program that read a charge whole that is as long as the disk permits would run out of memory.
-func TestEach_passesOverWhatItCannotRead(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	appended(t, db, ledger.New("ch_1"), cause("a"), requested("acme"), attempt(500))
-	exec(t, db, unreadableOutcomes)
-	appended(t, db, ledger.New("ch_4"), cause("a"), requested("acme"))
-	var got []string
-	testdb.Must(t, ledger.Each(t.Context(), db, []string{"ch_4", "ch_newer", "ch_long", "ch_none", "ch_1", "ch_4"}, func(s ledger.Stream, unreadable error) bool {
-		got = append(got, fmt.Sprintf("%s %d events %v", s.ID, len(s.Events), unreadable))
-		return s.ID != "ch_1"
-	}))
-	testrun.Same(t, "streams", []string{
-		"ch_4 1 events <nil>",
-		`ch_newer 1 events load stream ch_newer at version 2: decode "charge.exploded.v1": ` + domain.ErrUnknownType.Error(),
-		"ch_long 0 events the events have more than 16777216 bytes",
-		"ch_none 0 events load stream ch_none: no such charge",
-		"ch_1 2 events <nil>",
-	}, got)
-	ids, next := listed(t, db, ledger.ListQuery{})
-	testrun.Same(t, "listed", []string{"ch_4", "ch_1", ""}, append(ids, next))
-	if _, err := ledger.Load(t.Context(), db, "ch_long"); err == nil || !strings.Contains(err.Error(), "more than") {
-		t.Errorf("the long one is loaded: %v", err)
-	}
 }
 
 // TestListCharges_looksThroughABoundedPart: nothing marks a pending charge, so a page looks at 5,000 charges at most.
@@ -192,7 +159,7 @@ select gen_random_uuid(), 'ch_' || lpad(n::text, 6, '0'), v, case v when 1 then 
 	var pages []string
 	for next, more := "", true; more; more = next != "" {
 		var ids []string
-		ids, next = listed(t, db, ledger.ListQuery{Status: domain.Pending, StartingAfter: next, Limit: 20})
+		ids, next = listed(t, db, books.ListQuery{Status: domain.Pending, StartingAfter: next, Limit: 20})
 		pages = append(pages, strings.Join(ids, " "))
 	}
 	testrun.Same(t, "pages of pending charges", []string{"ch_fresh", "", "ch_000000"}, pages)

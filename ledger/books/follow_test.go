@@ -1,4 +1,4 @@
-package ledger_test
+package books_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/ledger/books"
 )
 
 // TestFollow_storesEachEventOnce: several follow under one name, some of their work fails, and rivals append to
@@ -23,7 +24,7 @@ func TestFollow_storesEachEventOnce(t *testing.T) {
 	exec(t, db, `create table followed (n bigint generated always as identity, stream_id text, version int); insert into followers (name) values ('test')`)
 	done, stop := context.WithCancel(t.Context())
 	failed := errors.New("the work fails")
-	store := func(ctx context.Context, tx pgx.Tx, events []ledger.Followed) error {
+	store := func(ctx context.Context, tx pgx.Tx, events []books.Followed) error {
 		for _, e := range events {
 			if _, err := tx.Exec(ctx, `insert into followed (stream_id, version) values ($1, $2)`, e.StreamID, e.Version); err != nil {
 				return err
@@ -38,7 +39,7 @@ func TestFollow_storesEachEventOnce(t *testing.T) {
 	for range 3 {
 		following.Go(func() error {
 			for done.Err() == nil {
-				if n, err := ledger.Follow(t.Context(), db, "test", 5, store); err != nil && !errors.Is(err, failed) || n > 5 {
+				if n, err := books.Follow(t.Context(), db, "test", 5, store); err != nil && !errors.Is(err, failed) || n > 5 {
 					return fmt.Errorf("%d events: %w", n, err)
 				}
 			}
@@ -70,7 +71,7 @@ func TestFollow_storesEachEventOnce(t *testing.T) {
 	stop()
 	testdb.Must(t, errors.Join(err, following.Wait()))
 	testrun.Progress(t, "every event is followed", func() (string, bool) {
-		_, err := ledger.Follow(t.Context(), db, "test", 100, store)
+		_, err := books.Follow(t.Context(), db, "test", 100, store)
 		testdb.Must(t, err)
 		n := testdb.One[int](t, db, `select count(*) from followed`)
 		return strconv.Itoa(n), n == streams*2+writers*each
@@ -88,7 +89,7 @@ func TestFollowers_skipNothingThatCommitsLate(t *testing.T) {
 	db := testdb.Reused(t)
 	next := ""
 	for range 50 {
-		if n, err := ledger.AddUp(t.Context(), db); n != 0 || err != nil {
+		if n, err := books.AddUp(t.Context(), db); n != 0 || err != nil {
 			t.Fatalf("%d events of an empty ledger were added: %v", n, err)
 		}
 	}
@@ -100,11 +101,11 @@ func TestFollowers_skipNothingThatCommitsLate(t *testing.T) {
 	testdb.Must(t, late.SendBatch(t.Context(), b).Close())
 	appended(t, db, ledger.New("ch_2"), cause("a"), paid("acme", "pi_2")...)
 	paidOut := func() int64 { return balancesOf(t, db, "acme").Data[2].Credits }
-	if n, err := ledger.AddUp(t.Context(), db); n != 0 || err != nil {
+	if n, err := books.AddUp(t.Context(), db); n != 0 || err != nil {
 		t.Errorf("%d events were added before an older transaction had ended: %v", n, err)
 	}
 	testrun.Same(t, "the feed meanwhile", []string(nil), follow(t, db, &next, 10, nil))
-	ids, _ := listed(t, db, ledger.ListQuery{})
+	ids, _ := listed(t, db, books.ListQuery{})
 	testrun.Same(t, "listed meanwhile", []string{"ch_2"}, ids)
 	testrun.Same(t, "credits meanwhile", int64(970), paidOut())
 	testdb.Must(t, late.Commit(t.Context()))

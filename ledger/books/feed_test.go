@@ -1,4 +1,4 @@
-package ledger_test
+package books_test
 
 import (
 	"encoding/json"
@@ -12,13 +12,14 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
+	"github.com/payonce/payonce/ledger/books"
 )
 
 // follow reads acme's feed page by page from a cursor to its end, and adds what it reads to ids.
 func follow(t *testing.T, q postgres.Querier, next *string, limit int, ids []string) []string {
 	t.Helper()
 	for more := true; more; {
-		page, err := ledger.ReadFeed(t.Context(), q, "acme", *next, limit)
+		page, err := books.ReadFeed(t.Context(), q, "acme", *next, limit)
 		testdb.Must(t, err)
 		for _, raw := range page.Data {
 			var entry struct {
@@ -76,39 +77,24 @@ func TestReadFeed(t *testing.T) {
 	for _, after := range []string{
 		"_", next[1:], next + "0", strings.ToUpper(next), "{" + next + "}", "x", foreign, "00000000-0000-0000-0000-000000000000", "\x00",
 	} {
-		if page, err := ledger.ReadFeed(t.Context(), api, "acme", after, 10); !errors.Is(err, ledger.ErrUnknownCursor) {
+		if page, err := books.ReadFeed(t.Context(), api, "acme", after, 10); !errors.Is(err, books.ErrUnknownCursor) {
 			t.Errorf("after %q: %v, %v", after, page, err)
 		}
 	}
 }
 
-// unreadableOutcomes are failures of charges that no program of this version can read: one with an
-// event of a newer program, and one that is too long to hold.
-const unreadableOutcomes = `
-insert into ledger_events (event_id, stream_id, version, type, schema_version, webhook, merchant_id, data, metadata, occurred_at)
-select coalesce(id, gen_random_uuid()), stream_id, version, type, 1, type like 'charge.failed.v%', 'acme', data::jsonb, '{}', now()
-  from (values ('ch_newer', 1, 'charge.requested.v1', '{"merchant_id":"acme","amount":1}', null::uuid),
-               ('ch_newer', 2, 'charge.exploded.v1', '{}', null),
-               ('ch_newer', 3, 'charge.failed.v1', '{}', '00000000-0000-4000-8000-000000000001'),
-               ('ch_long', 1, 'charge.requested.v1', '{"merchant_id":"acme","amount":1}', null)) e(stream_id, version, type, data, id);
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-select gen_random_uuid(), 'ch_long', v, 'payment.attempt_failed.v1', 1, 'acme', jsonb_build_object('x', repeat('x', 1048000)), '{}', now()
-  from generate_series(2, 18) v;
-insert into ledger_events (event_id, stream_id, version, type, schema_version, webhook, merchant_id, data, metadata, occurred_at)
-values ('00000000-0000-4000-8000-000000000002', 'ch_long', 19, 'charge.failed.v1', 1, true, 'acme', '{}', '{}', now())`
-
-// TestReadFeed_passesOverWhatItCannotRead: a charge that cannot be read holds up no other, and its
-// events are named as far as their rows tell.
+// TestReadFeed_passesOverWhatItCannotRead: a charge that cannot be read holds up no other, its events
+// are named as far as their rows tell, and the list leaves it out.
 func TestReadFeed_passesOverWhatItCannotRead(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
-	exec(t, db, unreadableOutcomes)
+	exec(t, db, testdb.UnreadableOutcomes)
 	appended(t, db, ledger.New("ch_2"), cause("a"), paid("acme", "pi_2")...)
 	for _, limit := range []int{1, 2, 3, 100} {
-		next, entries, unreadable := "", 0, []ledger.FeedEvent{}
+		next, entries, unreadable := "", 0, []books.FeedEvent{}
 		testrun.Progress(t, "the feed has its entries", func() (string, bool) { // it waits for open transactions of other tests
-			page, err := ledger.ReadFeed(t.Context(), db, "acme", next, limit)
+			page, err := books.ReadFeed(t.Context(), db, "acme", next, limit)
 			testdb.Must(t, err)
 			if passed := len(page.Data) + len(page.Unreadable); passed > limit || page.HasMore && passed == 0 {
 				t.Fatalf("a page of %d passes over %d events, more: %t", limit, passed, page.HasMore)
@@ -122,9 +108,11 @@ func TestReadFeed_passesOverWhatItCannotRead(t *testing.T) {
 			}
 			unreadable[i].Err = nil
 		}
-		testrun.Same(t, fmt.Sprintf("unreadable, in pages of %d", limit), []ledger.FeedEvent{
+		testrun.Same(t, fmt.Sprintf("unreadable, in pages of %d", limit), []books.FeedEvent{
 			{ID: "00000000-0000-4000-8000-000000000001", Type: "charge.failed", ChargeID: "ch_newer", Version: 3},
 			{ID: "00000000-0000-4000-8000-000000000002", Type: "charge.failed", ChargeID: "ch_long", Version: 19},
 		}, unreadable)
 	}
+	ids, next := listed(t, db, books.ListQuery{})
+	testrun.Same(t, "listed", []string{"ch_2", "ch_1", ""}, append(ids, next))
 }

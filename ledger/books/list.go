@@ -1,4 +1,4 @@
-package ledger
+package books
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/ledger"
 )
 
 // ErrUnknownStartingAfter is returned by ListCharges for a StartingAfter that is no charge of the
@@ -80,9 +81,9 @@ func ListCharges(ctx context.Context, r postgres.Querier, q ListQuery) (ChargePa
 	page, before := ChargePage{Page: newPage(q.Limit)}, "\U0010FFFF"
 	var err error
 	if q.StartingAfter != "" {
-		var owner Owner
+		var owner ledger.Owner
 		before = q.StartingAfter
-		if owner, err = Find(ctx, r, before); errors.Is(err, ErrNotFound) || err == nil && owner.MerchantID != q.MerchantID {
+		if owner, err = Find(ctx, r, before); errors.Is(err, ledger.ErrNotFound) || err == nil && owner.MerchantID != q.MerchantID {
 			err = ErrUnknownStartingAfter
 		}
 	}
@@ -112,7 +113,7 @@ func ListCharges(ctx context.Context, r postgres.Querier, q ListQuery) (ChargePa
 // addCharges adds those of some charges that have the status, until the page is full. Next is the last
 // one.
 func (p *ChargePage) addCharges(ctx context.Context, r postgres.Querier, ids []string, q ListQuery) error {
-	return Each(ctx, r, ids, func(s Stream, unreadable error) bool {
+	return ledger.Each(ctx, r, ids, func(s ledger.Stream, unreadable error) bool {
 		if unreadable != nil || s.Charge.MerchantID != q.MerchantID || q.Status != "" && s.Charge.Status != q.Status {
 			return true
 		}
@@ -157,14 +158,14 @@ const (
  order by merchant_id desc, stream_id desc`
 
 	selectListed = `
--- ledger.selectListed
+-- books.selectListed
 select stream_id` + listed + `
  limit $3`
 
 	// selectOpen reads the first $3 of $4 charges that have no outcome, and the last charge that it looks at,
 	// '' where there are fewer than $4. Each charge costs a probe of ledger_events_one_outcome.
 	selectOpen = `
--- ledger.selectOpen
+-- books.selectOpen
 with looked as materialized (
   select stream_id` + listed + `
    limit $4
@@ -182,7 +183,7 @@ select array(
        coalesce((select min(stream_id) from looked having count(*) = $4), '')`
 
 	selectOfOrder = `
--- ledger.selectOfOrder
+-- books.selectOfOrder
 select stream_id
   from ledger_events
  where (merchant_id, order_id, stream_id) < ($1, $4, $2)
@@ -193,7 +194,7 @@ select stream_id
  limit $3`
 
 	selectMarked = `
--- ledger.selectMarked
+-- books.selectMarked
 select distinct on (merchant_id, stream_id)
        stream_id
   from ledger_events
