@@ -24,7 +24,7 @@ const (
 const (
 	// public are packages that other modules import. Their exported API is in testdata/api/, and no
 	// line of it names anything but the standard library, apiModules and public packages.
-	public = "groupcommit idempotency inbox outbox"
+	public = "groupcommit idempotency inbox outbox outbox/doorbell"
 	// apiModules are the third parties of that API.
 	apiModules = "github.com/jackc/pgx/v5 github.com/ThreeDotsLabs/watermill"
 )
@@ -35,6 +35,7 @@ var rules = []rule{
 	{"idempotency", "groupcommit internal/loop", "receives requests of any kind, so that other applications can import it"},
 	{"inbox", "groupcommit internal/loop", "receives messages of any kind, so that other applications can import it"},
 	{"outbox", "groupcommit internal/loop", "sends messages of any kind, so that other applications can import it"},
+	{"outbox/doorbell", "internal/loop", "rings for work of any kind, so that other applications can import it"},
 
 	// The service.
 	{"domain", "", "pure rules, to be read and tested without anything else"},
@@ -75,7 +76,7 @@ var rules = []rule{
 		"shows what is stored; it accepts and carries out nothing",
 	},
 	{
-		"internal/service", "groupcommit idempotency ledger outbox internal/postgres internal/program internal/telemetry internal/upkeep",
+		"internal/service", "groupcommit idempotency ledger outbox outbox/doorbell internal/postgres internal/program internal/telemetry internal/upkeep",
 		"what the api and the worker have in common, and the sandbox has not",
 	},
 	{"internal/loop", "", "repeats work, whichever it is"},
