@@ -119,6 +119,14 @@ func answer(err error) inbox.Handler {
 	return func(context.Context, *inbox.Delivery) error { return err }
 }
 
+// noting is a handler that notes what it gets.
+func noting(d *diary) inbox.Handler {
+	return func(_ context.Context, m *inbox.Delivery) error {
+		d.note("%s", m.ID)
+		return nil
+	}
+}
+
 // hung is a handler that holds what it gets until it may finish, and then commits the end.
 type hung struct {
 	db     groupcommit.DB
