@@ -1,5 +1,7 @@
 // Package deadletter is what operators do with dead letters of an inbox: list, show, retry, discard. Show
 // reads any message. That a decision has a name rests on the check inbox_decision_has_actor.
+//
+// Table: inbox, which inbox.Schema creates.
 package deadletter
 
 import (
@@ -131,11 +133,11 @@ func readEntries(ctx context.Context, q groupcommit.Querier, sql string, args ..
 	return pgx.CollectRows(rows, pgx.RowToStructByNameLax[Entry])
 }
 
-// decideDeadLetter retries a dead letter, or discards it where $3 is false. One that is retried keeps its
+// storeDecision retries a dead letter, or discards it where $3 is false. One that is retried keeps its
 // place in the order of its key: a processor promotes one that others have passed. The fence of one that
 // is discarded refuses whatever an earlier holder might still commit.
-const decideDeadLetter = `
--- deadletter.decideDeadLetter
+const storeDecision = `
+-- deadletter.storeDecision
 update inbox
    set status        = case when $3 then 'pending' else 'discarded' end,
        first         = first and $3,
@@ -170,7 +172,7 @@ func Discard(ctx context.Context, q groupcommit.Querier, number int64, actor str
 // TestRetryAndDiscard_refuseWhatIsNoDeadLetter.
 func decide(ctx context.Context, q groupcommit.Querier, what string, number int64, actor string, retries bool) error {
 	var decided int64
-	err := q.QueryRow(ctx, decideDeadLetter, number, actor, retries).Scan(&decided)
+	err := q.QueryRow(ctx, storeDecision, number, actor, retries).Scan(&decided)
 	if errors.Is(err, pgx.ErrNoRows) {
 		if _, err = Show(ctx, q, number); err == nil {
 			err = ErrNotDeadLetter

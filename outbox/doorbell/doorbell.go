@@ -21,9 +21,9 @@ const (
 	ringTimeout = time.Second           // of a notification, or of the end of a connection
 )
 
-// Doorbell is rung by a process after a commit, with a name of the work. The ring goes to the other
-// processes by NOTIFY, in a transaction of its own, since commits with a NOTIFY inside would
-// pass one at a time.
+// Doorbell connects the processes of a database. A process rings it after a commit, with a name of the
+// work; the ring goes to the other processes by NOTIFY, in a transaction of its own, since commits with
+// a NOTIFY inside would pass one at a time.
 type Doorbell struct {
 	channel string
 	log     *slog.Logger
