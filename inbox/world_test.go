@@ -151,11 +151,6 @@ func (h *hung) handle(ctx context.Context, d *inbox.Delivery) error {
 	return err
 }
 
-func number(t *testing.T, db *postgres.DB, id string) int64 {
-	t.Helper()
-	return testdb.One[int64](t, db, `select id from inbox where message_id = $1`, id)
-}
-
 // done waits until all messages are done.
 func done(t *testing.T, db *postgres.DB) {
 	t.Helper()
