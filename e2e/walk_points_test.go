@@ -48,7 +48,7 @@ var onceOnly = []string{
 	looksForWork,
 	"ledger.selectStreams",
 	"books.nextPage",
-	"outbox.ringAll",
+	"doorbell.ringAll",
 	"postgres.selectServer",
 	"upkeep.selectOriginal",
 }

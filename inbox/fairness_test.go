@@ -3,6 +3,7 @@ package inbox_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -201,4 +202,19 @@ select 'r', kind || n || first, kind || n, 'paused', 't', '', '{}', '', first an
 	start(t, p)
 	testrun.Row(t, db, `select status = 'done' from inbox where message_id = 'last'`)
 	testrun.Row(t, db, `select count(*) = 5000 from inbox where first`)
+}
+
+func TestNew_refuses(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	for name, o := range map[string]inbox.Options{
+		"no database":     {Receiver: "r", Handle: answer(nil)},
+		"no handler":      {Receiver: "r", DB: db},
+		"no receiver":     {Handle: answer(nil), DB: db},
+		"a long receiver": {Handle: answer(nil), DB: db, Receiver: strings.Repeat("x", inbox.MaxLength+1)},
+	} {
+		if _, err := inbox.New(o); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
 }

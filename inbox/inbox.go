@@ -19,7 +19,6 @@
 //	one claim of an ordering key at a time         unique index inbox_one_first_per_key, check inbox_running_is_first
 //	only the newest holder ends a message          check inbox_done_by_holder, in the handler's transaction
 //	a message is not done without a holder         check inbox_done_has_fence
-//	an operator's decision has a name              check inbox_decision_has_actor
 //
 // # Failures
 //
@@ -29,7 +28,7 @@
 //   - The database was away: a processor lets the others register again before it takes over.
 //   - The outcome of a commit is unknown: the message is delivered or handled again.
 //   - A handler fails or panics: it is retried with backoff and full jitter, and after too many
-//     attempts the message becomes a dead letter. A wait for an external service is no attempt.
+//     attempts the message becomes a dead letter (package deadletter). A wait for an external service is no attempt.
 //
 // # What this does not give you
 //

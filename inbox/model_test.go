@@ -16,6 +16,7 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/inbox/deadletter"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
@@ -261,8 +262,8 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			paused := [][]string{nil, {"p0"}, {"p1"}}[rapid.IntRange(0, 2).Draw(r, "partition")]
 			m.both[rapid.IntRange(0, 1).Draw(r, "processor")].Pause(rapid.IntRange(0, 9).Draw(r, "all") == 0, paused...)
 		},
-		"retry":   func(*rapid.T) { m.decide(inbox.Retry) },
-		"discard": func(*rapid.T) { m.decide(inbox.Discard) },
+		"retry":   func(*rapid.T) { m.decide(deadletter.Retry) },
+		"discard": func(*rapid.T) { m.decide(deadletter.Discard) },
 		"expire": func(*rapid.T) {
 			if _, err := inbox.DeleteExpired(m.t.Context(), m.db, 0, 5); err != nil {
 				m.fail("expire: %v", err)
@@ -342,7 +343,7 @@ func (m *model) decide(decision func(context.Context, groupcommit.Querier, int64
 		return
 	}
 	testdb.Must(m.t, err)
-	if err := decision(m.t.Context(), m.db, id, "ada"); err != nil && !errors.Is(err, inbox.ErrNotDeadLetter) {
+	if err := decision(m.t.Context(), m.db, id, "ada"); err != nil && !errors.Is(err, deadletter.ErrNotDeadLetter) {
 		m.fail("decide: %v", err)
 	}
 }
@@ -356,7 +357,7 @@ func (m *model) settle() {
 	m.scripts = map[string][]string{}
 	m.mu.Unlock()
 	testrun.Progress(m.r, "no message is open", func() (string, bool) {
-		m.decide(inbox.Retry)
+		m.decide(deadletter.Retry)
 		open, err := m.strings(m.t.Context(), `
 select concat_ws(' ', message_id, ordering_key, status, first, holder, fence, attempts, deaths, waits, due_at - clock_timestamp())
   from inbox where receiver = $1 and status not in ('done', 'discarded') order by id`)

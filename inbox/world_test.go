@@ -119,6 +119,14 @@ func answer(err error) inbox.Handler {
 	return func(context.Context, *inbox.Delivery) error { return err }
 }
 
+// noting is a handler that notes what it gets.
+func noting(d *diary) inbox.Handler {
+	return func(_ context.Context, m *inbox.Delivery) error {
+		d.note("%s", m.ID)
+		return nil
+	}
+}
+
 // hung is a handler that holds what it gets until it may finish, and then commits the end.
 type hung struct {
 	db     groupcommit.DB
@@ -141,11 +149,6 @@ func (h *hung) handle(ctx context.Context, d *inbox.Delivery) error {
 	err := d.Commit(ctx, h.db, b)
 	h.ended <- err
 	return err
-}
-
-func number(t *testing.T, db *postgres.DB, id string) int64 {
-	t.Helper()
-	return testdb.One[int64](t, db, `select id from inbox where message_id = $1`, id)
 }
 
 // done waits until all messages are done.

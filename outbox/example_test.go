@@ -13,6 +13,7 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/outbox"
+	"github.com/payonce/payonce/outbox/doorbell"
 )
 
 // An order and its message are one transaction: both exist, or neither.
@@ -64,10 +65,10 @@ func ExampleForward() {
 		panic(err)
 	}
 
-	doorbell := outbox.NewDoorbell("shop", slog.Default())
-	subscriber := outbox.NewSubscriber(pool, outbox.Options{Bell: doorbell.Bell("orders")})
+	bell := doorbell.New("shop", slog.Default())
+	subscriber := outbox.NewSubscriber(pool, outbox.Options{Bell: bell.Bell("orders")})
 	rung, ended := make(chan struct{}), make(chan error, 1)
-	go func() { doorbell.Run(ctx, pool); close(rung) }()
+	go func() { bell.Run(ctx, pool); close(rung) }()
 	go func() { ended <- outbox.Forward(ctx, subscriber, "orders", broker) }()
 
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
@@ -78,7 +79,7 @@ func ExampleForward() {
 	if err != nil {
 		panic(err)
 	}
-	doorbell.Ring("orders") // after the commit; without it the next poll finds them
+	bell.Ring("orders") // after the commit; without it the next poll finds them
 
 	for range 2 {
 		m := <-received

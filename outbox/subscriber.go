@@ -20,7 +20,7 @@ import (
 
 // Options of a subscriber.
 type Options struct {
-	Bell <-chan struct{} // receives when messages were committed, see Doorbell; nil: the subscriber reads every 100 ms
+	Bell <-chan struct{} // receives when messages were committed, see package doorbell; nil: the subscriber reads every 100 ms
 	Log  *slog.Logger    // slog.Default() where nil
 }
 

@@ -266,6 +266,17 @@ func TestSubscriber_writesNothingWhileIdle(t *testing.T) {
 	})
 }
 
+// Where nothing rings, as behind a pooler that swallows NOTIFY, polls find what was committed.
+func TestDoorbell_isNotNeeded(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	r := read(t, db, options{Options: outbox.Options{Bell: make(chan struct{})}})
+	testrun.Soon(t, 4*time.Second, func(try int) {
+		publish(t, db, fmt.Sprint("m", try))
+		r.wantNext(t, fmt.Sprint("m", try))
+	})
+}
+
 // broker is a publisher that keeps what it is sent.
 type broker struct {
 	before func(m *message.Message) error // of each message

@@ -13,7 +13,7 @@ import (
 
 	"github.com/prometheus/common/model"
 
-	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/inbox/deadletter"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -32,8 +32,8 @@ type inboxFilter struct {
 	Older    model.Duration `placeholder:"1h" help:"Only messages that were received at least so long ago."`
 }
 
-func (f inboxFilter) list(ctx context.Context, db *postgres.DB, status inbox.Status, limit uint32) ([]inbox.Entry, error) {
-	return inbox.List(ctx, db, inbox.Filter{
+func (f inboxFilter) list(ctx context.Context, db *postgres.DB, status deadletter.Status, limit uint32) ([]deadletter.Entry, error) {
+	return deadletter.List(ctx, db, deadletter.Filter{
 		Status: status, OrderingKey: f.Charge, Type: f.Type, Receiver: f.Receiver, Older: time.Duration(f.Older),
 	}, 0, int(limit))
 }
@@ -46,16 +46,16 @@ type inboxListCmd struct {
 }
 
 func (l inboxListCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
-	entries, err := l.list(ctx, db, inbox.Status(l.Status), l.Limit)
+	entries, err := l.list(ctx, db, deadletter.Status(l.Status), l.Limit)
 	if err == nil {
 		showList(c, entries, messageColumns)
 	}
 	return err
 }
 
-var messageColumns = columns[inbox.Entry]{
+var messageColumns = columns[deadletter.Entry]{
 	"ID\tRECEIVED (UTC)\tRECEIVER\tCHARGE\tTYPE\tATTEMPTS\tWAITS\tDEATHS\tBEHIND\tREASON",
-	func(e inbox.Entry) []any {
+	func(e deadletter.Entry) []any {
 		reason := e.LastError
 		if e.DecidedBy != "" {
 			reason = fmt.Sprintf("%s by %s: %s", e.Status, e.DecidedBy, reason)
@@ -74,14 +74,14 @@ type inboxShowCmd struct {
 // wholeMessage is a message with what its sender wrote. A payload that is no JSON is shown
 // in base64.
 type wholeMessage struct {
-	inbox.Entry
+	deadletter.Entry
 
 	Metadata json.RawMessage `json:"metadata"`
 	Payload  any             `json:"payload"`
 }
 
 func (s inboxShowCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
-	e, err := inbox.Show(ctx, db, s.ID)
+	e, err := deadletter.Show(ctx, db, s.ID)
 	if err != nil {
 		return err
 	}
@@ -115,13 +115,13 @@ func (r inboxRetryCmd) AfterApply(o *postgres.Options) error {
 }
 
 func (r inboxRetryCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
-	return r.decide(ctx, c, db, inbox.Retry)
+	return r.decide(ctx, c, db, deadletter.Retry)
 }
 
 type inboxDiscardCmd struct{ inboxRetryCmd }
 
 func (d inboxDiscardCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
-	return d.decide(ctx, c, db, inbox.Discard)
+	return d.decide(ctx, c, db, deadletter.Discard)
 }
 
 // decide decides on the messages in the order given, or in which they were received. One that
@@ -137,7 +137,7 @@ func (r inboxRetryCmd) decide(
 ) error {
 	numbers := r.IDs
 	if len(numbers) == 0 { // all at first: what dies anew meanwhile is not selected once more
-		selected, err := r.list(ctx, db, inbox.StatusDead, 0)
+		selected, err := r.list(ctx, db, deadletter.StatusDead, 0)
 		if err != nil {
 			return err
 		}
@@ -145,20 +145,20 @@ func (r inboxRetryCmd) decide(
 			numbers = append(numbers, e.Number)
 		}
 	}
-	var decided []inbox.Entry
+	var decided []deadletter.Entry
 	var refused []error
 	for _, number := range numbers {
-		var e inbox.Entry
+		var e deadletter.Entry
 		err := decide(ctx, db, number, operator())
 		if err == nil {
-			e, err = inbox.Show(ctx, db, number)
+			e, err = deadletter.Show(ctx, db, number)
 		}
 		if err == nil {
 			decided = append(decided, e)
 			continue
 		}
 		refused = append(refused, err)
-		if !errors.Is(err, inbox.ErrNoMessage) && !errors.Is(err, inbox.ErrNotDeadLetter) {
+		if !errors.Is(err, deadletter.ErrNoMessage) && !errors.Is(err, deadletter.ErrNotDeadLetter) {
 			break
 		}
 	}

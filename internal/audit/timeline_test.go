@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/inbox/deadletter"
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -96,8 +96,8 @@ select append_event('{sold}', 'refund.requested.v1', '{"refund_id": "re_forged",
 	message := func(name string) int64 {
 		return number(f, f.named(`select id from inbox where ordering_key = '{`+name+`}'`))
 	}
-	testdb.Must(t, inbox.Retry(t.Context(), f.db, message("retry"), "cli:ada"))
-	testdb.Must(t, inbox.Discard(t.Context(), f.db, message("end"), "cli:bob"))
+	testdb.Must(t, deadletter.Retry(t.Context(), f.db, message("retry"), "cli:ada"))
+	testdb.Must(t, deadletter.Discard(t.Context(), f.db, message("end"), "cli:bob"))
 
 	var text strings.Builder
 	for _, name := range names {

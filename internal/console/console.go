@@ -37,7 +37,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/inbox/deadletter"
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
@@ -232,7 +232,7 @@ func (c *Console) problemOf(err error) problem {
 		return p
 	case errors.Is(err, audit.ErrNotFound):
 		return problem{http.StatusNotFound, "No charge, refund or idempotency key has this name."}
-	case errors.Is(err, inbox.ErrNoMessage):
+	case errors.Is(err, deadletter.ErrNoMessage):
 		return problem{http.StatusNotFound, "There is no such message."}
 	case pg.Code == "22021": // character_not_in_repertoire
 		return problem{http.StatusBadRequest, "The request holds bytes that are no text."}

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/inbox/deadletter"
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/ledger"
 )
@@ -146,13 +146,13 @@ func (h history) Rows(beginnings []string) (rows []audit.TimelineEntry) {
 // whatever its status is.
 type letters struct {
 	List    bool
-	Entries []inbox.Entry
+	Entries []deadletter.Entry
 	Next    int64 // the message before the next page; 0 if there is none
 	Actions []audit.Action
 }
 
 func (c *Console) letters(r *http.Request) (any, error) {
-	entries, err := inbox.List(r.Context(), c.db.Load(), inbox.Filter{Status: inbox.StatusDead}, messageNumber(r.URL.Query().Get("after")), pageRows)
+	entries, err := deadletter.List(r.Context(), c.db.Load(), deadletter.Filter{Status: deadletter.StatusDead}, messageNumber(r.URL.Query().Get("after")), pageRows)
 	if err != nil {
 		return nil, err
 	}
@@ -165,8 +165,8 @@ func (c *Console) letters(r *http.Request) (any, error) {
 }
 
 func (c *Console) letter(r *http.Request) (any, error) {
-	e, err := inbox.Show(r.Context(), c.db.Load(), messageNumber(r.PathValue("n")))
-	return letters{Entries: []inbox.Entry{e}}, err
+	e, err := deadletter.Show(r.Context(), c.db.Load(), messageNumber(r.PathValue("n")))
+	return letters{Entries: []deadletter.Entry{e}}, err
 }
 
 // messageNumber is 0, which no message has, for a text that is none.

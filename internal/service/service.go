@@ -17,7 +17,7 @@ import (
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/internal/upkeep"
-	"github.com/payonce/payonce/outbox"
+	"github.com/payonce/payonce/outbox/doorbell"
 )
 
 // Prefix is how the names of the programs' sessions begin.
@@ -41,7 +41,7 @@ type Service struct {
 	Traces  *telemetry.Traces
 	Metrics *telemetry.Registry
 	DB      *postgres.DB
-	Bell    *outbox.Doorbell
+	Bell    *doorbell.Doorbell
 	Ready   *program.Readiness
 
 	options Options

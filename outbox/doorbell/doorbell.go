@@ -1,4 +1,6 @@
-package outbox
+// Package doorbell wakes readers when work was committed, so that they need not poll fast. A ring is a
+// hint: one that is lost costs a poll.
+package doorbell
 
 import (
 	"context"
@@ -19,10 +21,9 @@ const (
 	ringTimeout = time.Second           // of a notification, or of the end of a connection
 )
 
-// Doorbell wakes readers when work was committed, so that they need not poll fast. A
-// process rings its doorbell after a commit, with a name of the work; the ring goes to the other
-// processes by NOTIFY, in a transaction of its own, since commits with a NOTIFY inside would
-// pass one at a time. A ring is a hint: one that is lost costs a poll.
+// Doorbell connects the processes of a database. A process rings it after a commit, with a name of the
+// work; the ring goes to the other processes by NOTIFY, in a transaction of its own, since commits with
+// a NOTIFY inside would pass one at a time.
 type Doorbell struct {
 	channel string
 	log     *slog.Logger
@@ -33,8 +34,8 @@ type Doorbell struct {
 	bells map[string][]chan struct{}
 }
 
-// NewDoorbell makes a doorbell for a channel of NOTIFY, the same in all processes.
-func NewDoorbell(channel string, log *slog.Logger) *Doorbell {
+// New makes a doorbell for a channel of NOTIFY, the same in all processes.
+func New(channel string, log *slog.Logger) *Doorbell {
 	return &Doorbell{channel: channel, log: log, due: make(chan struct{}, 1), rung: map[string]bool{}, bells: map[string][]chan struct{}{}}
 }
 
@@ -90,7 +91,7 @@ func (d *Doorbell) Run(ctx context.Context, pool *pgxpool.Pool) {
 
 // ringAll need not be durable.
 const ringAll = `
--- outbox.ringAll
+-- doorbell.ringAll
 select pg_notify($1, name),
        set_config('synchronous_commit', 'off', true)
   from unnest($2::text[]) as rung (name)`

@@ -1,31 +1,31 @@
-package outbox_test
+package doorbell_test
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
-	"github.com/payonce/payonce/outbox"
+	"github.com/payonce/payonce/outbox/doorbell"
 )
 
+func TestMain(m *testing.M) { testrun.Main(m) }
+
 // run runs a doorbell until the test ends, and makes its bells before.
-func run(t *testing.T, database string, log *testrun.Log, names ...string) (d *outbox.Doorbell, bells map[string]<-chan struct{}) {
+func run(t *testing.T, database string, log *testrun.Log, names ...string) (d *doorbell.Doorbell, bells map[string]<-chan struct{}) {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), database)
 	testdb.Must(t, err)
 	t.Cleanup(pool.Close)
 	testdb.Warm(t, pool, 2) // for LISTEN, and for NOTIFY, which has a second
-	d, bells = outbox.NewDoorbell("doorbell", slog.New(slog.NewTextHandler(log, nil))), map[string]<-chan struct{}{}
+	d, bells = doorbell.New("doorbell", slog.New(slog.NewTextHandler(log, nil))), map[string]<-chan struct{}{}
 	for _, name := range names {
 		bells[name] = d.Bell(strings.Split(name, "+")...)
 	}
@@ -120,7 +120,7 @@ func TestDoorbell_sendsTheLastRingsWhenItEnds(t *testing.T) {
 	defer pool.Close()
 	testdb.Warm(t, pool, 1)
 	for range 20 { // whichever of the ring and the end is seen first
-		d := outbox.NewDoorbell("doorbell", slog.New(slog.DiscardHandler))
+		d := doorbell.New("doorbell", slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		var ended sync.WaitGroup
 		ended.Go(func() { d.Run(ctx, pool) })
@@ -163,7 +163,7 @@ func TestDoorbell_listensAgainAfterItsSessionIsLost(t *testing.T) {
 func TestDoorbell_thatCannotListen(t *testing.T) {
 	t.Parallel()
 	pool, log := testdb.Reused(t).Pool(), &testrun.Log{}
-	d := outbox.NewDoorbell("", slog.New(slog.NewTextHandler(log, nil))) // no name of a channel
+	d := doorbell.New("", slog.New(slog.NewTextHandler(log, nil))) // no name of a channel
 	d.Bell("a")
 	ctx, cancel := context.WithCancel(t.Context())
 	var ended sync.WaitGroup
@@ -174,15 +174,4 @@ func TestDoorbell_thatCannotListen(t *testing.T) {
 	if n := strings.Count(log.String(), "LISTEN failed"); n > 1 {
 		t.Errorf("the failure is logged %d times", n)
 	}
-}
-
-// Where nothing rings, as behind a pooler that swallows NOTIFY, polls find what was committed.
-func TestDoorbell_isNotNeeded(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	r := read(t, db, options{Options: outbox.Options{Bell: make(chan struct{})}})
-	testrun.Soon(t, 4*time.Second, func(try int) {
-		publish(t, db, fmt.Sprint("m", try))
-		r.wantNext(t, fmt.Sprint("m", try))
-	})
 }

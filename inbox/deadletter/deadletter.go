@@ -1,4 +1,8 @@
-package inbox
+// Package deadletter is what operators do with dead letters of an inbox: list, show, retry, discard. Show
+// reads any message. That a decision has a name rests on the check inbox_decision_has_actor.
+//
+// Table: inbox, which inbox.Schema creates.
+package deadletter
 
 import (
 	"context"
@@ -53,7 +57,7 @@ type Entry struct {
 	DueAt       time.Time  `json:"due_at"`
 	FinishedAt  *time.Time `json:"finished_at"` // nil while it is open
 	DecidedAt   *time.Time `json:"decided_at"`  // nil while no operator has decided
-	Behind      int        `json:"behind"`      // younger open messages of its key, held up if it is dead and DeadLetters is Block
+	Behind      int        `json:"behind"`      // younger open messages of its key, held up if it is dead and DeadLetters is inbox.Block
 
 	// What the sender wrote, which Show alone reads.
 	Payload  []byte          `json:"-"`
@@ -77,7 +81,7 @@ const entryColumns = `i.id as number, i.receiver, i.message_id, i.type, i.orderi
 
 // selectEntries reads dead or discarded messages. The first condition is the index's, which
 // the others cannot be known to imply, and the order is what only this index has.
-const selectEntries = "-- inbox.selectEntries\nselect " + entryColumns + `
+const selectEntries = "-- deadletter.selectEntries\nselect " + entryColumns + `
   from inbox i
  where i.status in ('dead', 'discarded')
    and (i.status, i.id) > ($1, $2)
@@ -89,7 +93,7 @@ const selectEntries = "-- inbox.selectEntries\nselect " + entryColumns + `
  order by i.status, i.id
  limit nullif($3::bigint, 0)`
 
-const selectEntry = "-- inbox.selectEntry\nselect " + entryColumns + `, i.payload, i.metadata
+const selectEntry = "-- deadletter.selectEntry\nselect " + entryColumns + `, i.payload, i.metadata
   from inbox i
  where i.id = $1`
 
@@ -129,11 +133,11 @@ func readEntries(ctx context.Context, q groupcommit.Querier, sql string, args ..
 	return pgx.CollectRows(rows, pgx.RowToStructByNameLax[Entry])
 }
 
-// decideDeadLetter retries a dead letter, or discards it where $3 is false. One that is retried keeps its
+// storeDecision retries a dead letter, or discards it where $3 is false. One that is retried keeps its
 // place in the order of its key: a processor promotes one that others have passed. The fence of one that
 // is discarded refuses whatever an earlier holder might still commit.
-const decideDeadLetter = `
--- inbox.decideDeadLetter
+const storeDecision = `
+-- deadletter.storeDecision
 update inbox
    set status        = case when $3 then 'pending' else 'discarded' end,
        first         = first and $3,
@@ -168,7 +172,7 @@ func Discard(ctx context.Context, q groupcommit.Querier, number int64, actor str
 // TestRetryAndDiscard_refuseWhatIsNoDeadLetter.
 func decide(ctx context.Context, q groupcommit.Querier, what string, number int64, actor string, retries bool) error {
 	var decided int64
-	err := q.QueryRow(ctx, decideDeadLetter, number, actor, retries).Scan(&decided)
+	err := q.QueryRow(ctx, storeDecision, number, actor, retries).Scan(&decided)
 	if errors.Is(err, pgx.ErrNoRows) {
 		if _, err = Show(ctx, q, number); err == nil {
 			err = ErrNotDeadLetter

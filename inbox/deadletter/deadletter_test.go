@@ -1,0 +1,186 @@
+package deadletter_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/payonce/payonce/groupcommit"
+	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/inbox/deadletter"
+	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
+)
+
+func TestMain(m *testing.M) { testrun.Main(m) }
+
+// put appends a message to the inbox of the receiver r in a commit of its own.
+func put(t *testing.T, db *postgres.DB, m inbox.Message) {
+	t.Helper()
+	b := &pgx.Batch{}
+	inbox.Append(b, "r", m)
+	testdb.Must(t, db.Commit(t.Context(), b))
+}
+
+// putDeadLetters puts three messages of a key and one of another into the inbox;
+// the first of the key and the other are dead letters.
+func putDeadLetters(t *testing.T, db *postgres.DB) {
+	t.Helper()
+	put(t, db, inbox.Message{ID: "m1", OrderingKey: "k"})
+	put(t, db, inbox.Message{ID: "m2", OrderingKey: "k"})
+	put(t, db, inbox.Message{ID: "m3", OrderingKey: "k"})
+	put(t, db, inbox.Message{ID: "n1", OrderingKey: "l"})
+	testdb.Exec(t, db.Pool(), `
+update inbox
+   set status = 'dead', attempts = 3, deaths = 2, waits = 4, fence = 5, waiting_since = clock_timestamp(), holder = 'h',
+       last_error = 'a human decides', due_at = clock_timestamp() + interval '1 hour'
+ where message_id in ('m1', 'n1')`)
+}
+
+func number(t *testing.T, db *postgres.DB, id string) int64 {
+	t.Helper()
+	return testdb.One[int64](t, db, `select id from inbox where message_id = $1`, id)
+}
+
+// process runs a processor of the receiver r until the test ends.
+func process(t *testing.T, db *postgres.DB, handle inbox.Handler) {
+	t.Helper()
+	p, err := inbox.New(inbox.Options{DB: db, Receiver: "r", Handle: handle, Drain: testrun.Stall, Log: slog.New(slog.DiscardHandler)})
+	testdb.Must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		testdb.Must(t, testrun.Receive(t, "the processor's end", ended))
+	})
+}
+
+func TestList(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	putDeadLetters(t, db)
+	first, other := number(t, db, "m1"), number(t, db, "n1")
+	want := slices.Repeat([]deadletter.Entry{{Receiver: "r", Status: deadletter.StatusDead, Attempts: 3, Deaths: 2, Waits: 4, Holder: "h", LastError: "a human decides"}}, 2)
+	want[0].Number, want[0].MessageID, want[0].OrderingKey, want[0].Behind = first, "m1", "k", 2
+	want[1].Number, want[1].MessageID, want[1].OrderingKey = other, "n1", "l"
+	times := cmpopts.IgnoreFields(deadletter.Entry{}, "ReceivedAt", "DueAt")
+	for name, page := range map[string]struct {
+		status deadletter.Status
+		after  int64
+		limit  int
+		want   []deadletter.Entry
+	}{
+		"dead letters":    {deadletter.StatusDead, 0, 10, want},
+		"the first page":  {deadletter.StatusDead, 0, 1, want[:1]},
+		"the second page": {deadletter.StatusDead, first, 1, want[1:]},
+		"after the last":  {deadletter.StatusDead, other, 1, nil},
+		"discarded":       {deadletter.StatusDiscarded, 0, 10, nil},
+		"the history":     {deadletter.StatusDone, 0, 10, nil},
+	} {
+		got, err := deadletter.List(t.Context(), db, deadletter.Filter{Status: page.status}, page.after, page.limit)
+		if diff := cmp.Diff(page.want, got, times, cmpopts.EquateEmpty()); diff != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
+		}
+	}
+}
+
+func TestShow(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	put(t, db, inbox.Message{ID: "m1", Payload: []byte("\x00\xff"), Metadata: map[string]string{"a": "b"}})
+	got, err := deadletter.Show(t.Context(), db, number(t, db, "m1"))
+	testdb.Must(t, err)
+	if got.Status != deadletter.StatusPending || string(got.Payload) != "\x00\xff" || string(got.Metadata) != `{"a": "b"}` || got.ReceivedAt.IsZero() {
+		t.Errorf("the message is %+v", got)
+	}
+}
+
+func TestRetry_beginsAnewInTheOrderOfTheKey(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	putDeadLetters(t, db)
+	testdb.Must(t, deadletter.Retry(t.Context(), db, number(t, db, "m1"), "ada"))
+	testrun.Row(t, db, `select status = 'pending' and attempts = 0 and deaths = 0 and waits = 0 and waiting_since is null
+		and due_at <= clock_timestamp() and decided_by = 'ada' and decided_at <= clock_timestamp() from inbox where message_id = 'm1'`)
+	order := make(chan string, 10)
+	process(t, db, func(_ context.Context, d *inbox.Delivery) error {
+		order <- d.ID
+		return nil
+	})
+	testrun.Row(t, db, `select bool_and(status = 'done') from inbox where ordering_key = 'k'`)
+	testrun.Same(t, "messages", 3, len(order))
+	testrun.Same(t, "order", "m1 m2 m3", <-order+" "+<-order+" "+<-order)
+	if got, err := deadletter.Show(t.Context(), db, number(t, db, "m1")); err != nil || got.DecidedBy != "ada" || got.DecidedAt == nil {
+		t.Errorf("when it is done, who retried it is %+v, %v", got, err)
+	}
+}
+
+// What a holder of long ago still commits is refused. That the key goes on is in TestModel.
+func TestDiscard_endsForEver(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	put(t, db, inbox.Message{ID: "m1", OrderingKey: "k"})
+	begun, finish, ended := make(chan struct{}, 1), make(chan struct{}), make(chan error, 1)
+	process(t, db, func(ctx context.Context, d *inbox.Delivery) error {
+		begun <- struct{}{}
+		<-finish
+		b := &pgx.Batch{}
+		b.Queue(`insert into merchants (merchant_id) values ('late')`)
+		err := d.Commit(ctx, db, b)
+		ended <- err
+		return err
+	})
+	testrun.Receive(t, "the holder", begun)
+	testdb.Exec(t, db.Pool(), `update inbox set status = 'dead', last_error = 'odd'`) // its fence is still the newest
+	testdb.Must(t, deadletter.Discard(t.Context(), db, number(t, db, "m1"), "ada"))
+	close(finish)
+	if err := testrun.Receive(t, "the commit", ended); !inbox.IsLost(err) {
+		t.Errorf("the holder's commit ended with %v", err)
+	}
+	testrun.Row(t, db, `select status = 'discarded' and not exists (select from merchants) from inbox`)
+	entries, err := deadletter.List(t.Context(), db, deadletter.Filter{Status: deadletter.StatusDiscarded}, 0, 10)
+	if err != nil || len(entries) != 1 || entries[0].DecidedBy != "ada" || entries[0].FinishedAt == nil || entries[0].LastError != "odd" {
+		t.Errorf("discarded messages: %+v, %v", entries, err)
+	}
+}
+
+func TestRetryAndDiscard_refuseWhatIsNoDeadLetter(t *testing.T) {
+	t.Parallel()
+	for name, decide := range map[string]func(context.Context, postgres.Querier, int64, string) error{
+		"retry": deadletter.Retry, "discard": deadletter.Discard,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Reused(t)
+			putDeadLetters(t, db)
+			testdb.Exec(t, db.Pool(), `update inbox set status = 'done', first = false, done_fence = fence where message_id = 'm3'`)
+			for _, id := range []string{"m2", "m3"} {
+				if err := decide(t.Context(), db, number(t, db, id), "ada"); !errors.Is(err, deadletter.ErrNotDeadLetter) {
+					t.Errorf("%s: %v, want ErrNotDeadLetter", id, err)
+				}
+			}
+			if err := decide(t.Context(), db, -1, "ada"); !errors.Is(err, deadletter.ErrNoMessage) {
+				t.Errorf("a message that is none: %v, want ErrNoMessage", err)
+			}
+			if err := decide(t.Context(), db, number(t, db, "m1"), ""); groupcommit.Constraint(err) != "inbox_decision_has_actor" {
+				t.Errorf("a decision without an actor: %v", err)
+			}
+			if err := decide(t.Context(), db, number(t, db, "m1"), "ada"); err != nil {
+				t.Error(err)
+			}
+			if err := decide(t.Context(), db, number(t, db, "m1"), "bob"); !errors.Is(err, deadletter.ErrNotDeadLetter) {
+				t.Errorf("the second decision: %v, want ErrNotDeadLetter", err)
+			}
+			testrun.Row(t, db, `select decided_by = 'ada' from inbox where message_id = 'm1'`)
+			testrun.Row(t, db, `select count(*) = 1 from inbox where decided_by is not null`)
+		})
+	}
+}
