@@ -70,7 +70,7 @@ const claimOverlap = 2 * time.Second // a message may be committed later than it
 // A processor has Concurrency slots. Each is free, reserved by a claim in flight (claiming), or has a
 // handler (running). reserve takes free slots, start turns them into handlers or frees them, and
 // release frees the slot of a handler. Two callers claim: the loop (tick), and each page that is received,
-// in its own transaction (storePage). Whoever leaves something due that may be claimed raises arrivals,
+// in its own transaction (storePage). What leaves something due that may be claimed raises arrivals,
 // and a handler that ends and finds it changed since its claim wakes the loop. A lost wake costs a second.
 
 // reservation is what a claim may take: 7/8 of the free slots. It skips a partition that already

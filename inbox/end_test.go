@@ -106,7 +106,8 @@ func TestEnd_backoffIsRandomWithinItsBounds(t *testing.T) {
 
 // An end that was stored is not stored again: what is committed with it takes effect once.
 func TestEnd_isCommittedOnce(t *testing.T) {
-	db, ends := fresh(t, "m1@k"), make(chan error, 2)
+	t.Parallel()
+	db, ends := stocked(t, "m1@k"), make(chan error, 2)
 	write(t, db, `create table effects (n int)`)
 	start(t, processor(t, db, func(ctx context.Context, d *inbox.Delivery) error {
 		b := &pgx.Batch{}

@@ -112,7 +112,7 @@ func (p *Processor) Pause(all bool, partitions ...string) {
 //
 // It claims when the next message is due, when Wake receives, when a handler has ended for which
 // another message waits, and once a second, but never sooner than 10 ms after the claim before
-// began, or twice as long as that took. A page that Consume receives claims for itself, at any time.
+// began, or twice as long as that took. Each page that Consume receives claims too, at any time.
 func (p *Processor) Run(ctx context.Context) error {
 	if p.ran.Swap(true) {
 		return errors.New("inbox: a processor runs once")

@@ -165,7 +165,7 @@ func TestCancelCharge_ofAnotherMerchant(t *testing.T) {
 	}
 }
 
-// While it is not known who holds the order, nothing is decided.
+// While the holder of the order is not known, nothing is decided.
 func TestAcceptCharge_whoseOrderCannotBeRead(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
