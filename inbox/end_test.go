@@ -97,7 +97,7 @@ func TestEnd_backoffIsRandomWithinItsBounds(t *testing.T) {
 	}
 	write(t, db, `update inbox set attempts = 1000`)
 	start(t, processor(t, db, answer(errors.New("no")), func(o *inbox.Options) {
-		o.Policy.MaxAttempts, o.Policy.BackoffCap = math.MaxInt32, 8*time.Hour
+		o.Policy.MaxAttempts, o.Policy.BackoffBase, o.Policy.BackoffCap = math.MaxInt32, time.Hour, 8*time.Hour
 	}))
 	// Of sixty draws, that all lie in one half is as good as impossible.
 	testrun.Row(t, db, `select bool_and(attempts = 1001 and status = 'pending' and due_at < clock_timestamp() + interval '8 hours')
