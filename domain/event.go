@@ -23,7 +23,7 @@ type Event interface {
 type EventType struct {
 	Name    string // in the ledger, a literal: it outlives the Go type
 	Webhook string // the type of the merchant's webhook; empty for an event of which there is none
-	Request bool   // asks the worker to process the charge
+	Request bool   // asks the worker to process the charge, from outside: one that is not legal is void, see Charge.Voids
 	Zero    Event
 
 	decode func([]byte) (Event, error)

@@ -32,7 +32,7 @@ var noPoints = map[string]string{
 	"idempotency.expireKeys":  "the retention job deletes what has expired",
 	"inbox.DeleteExpired":     "the same",
 	"merchants.deleteSecrets": "the same",
-	"operate.ListPauses":      "a worker reads every second what is paused",
+	"operate.ListPauses":      "a worker reads every two seconds what is paused",
 }
 
 // polls are round trips that a worker repeats all the time. They are points only when they find

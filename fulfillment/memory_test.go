@@ -38,7 +38,7 @@ type memory struct {
 	lost     bool              // another holder has taken the message over
 	losing   string            // a type of event that another writer always is faster than
 	doubtful string            // a type of event whose commit is durable, and is cut
-	soldOut  string            // the constraint that refuses the next commit: what was read as available is gone
+	soldOut  string            // the constraint that refuses the next commit: what was read as available is gone, but for oneFirst
 	endpoint merchants.Endpoint
 	log      *testrun.Log
 	on       *fulfillment.Fulfillment
@@ -46,6 +46,8 @@ type memory struct {
 
 // sentMessage is a message by its receiver and type, its ordering key and its metadata.
 type sentMessage struct{ to, key, metadata string }
+
+const oneFirst = "inbox_one_first_per_key"
 
 func newMemory(t *testing.T, services fulfillment.Services, history ...domain.Event) *memory {
 	t.Helper()
@@ -111,8 +113,9 @@ func (m *memory) Available(sku string) (int64, bool) {
 // Commit stores the events and messages of a batch, or none.
 func (m *memory) Commit(_ context.Context, b *pgx.Batch) error {
 	if gone := m.soldOut; gone != "" {
-		m.soldOut = ""
-		delete(m.stock, "tshirt")
+		if m.soldOut = ""; gone != oneFirst {
+			delete(m.stock, "tshirt")
+		}
 		return refusal(gone)
 	}
 	before, sent, doubt := m.stream, m.sent, error(nil)

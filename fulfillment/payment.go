@@ -172,8 +172,8 @@ func (p *payment) cancelCharge(ctx context.Context, s ledger.Stream) ([]domain.E
 // cancelAndFail cancels the intent, so that the charge may fail as failing says. If the provider
 // took the money first, or is about to, it records that instead.
 //
-// If we die here: nothing is recorded; the next worker finds the intent as it was or
-// canceled, and fails the charge.
+// If we die here: nothing is recorded; the next worker finds the intent as it was, or canceled. Then it
+// fails the charge for the reason that the intent holds, else as provider_refused.
 // Test: TestWalk in e2e.
 func (p *payment) cancelAndFail(ctx context.Context, s ledger.Stream, failing domain.Failure) ([]domain.Event, error) {
 	p.intent = nil

@@ -79,8 +79,8 @@ func (r *deliveryRun) process(ctx context.Context) error {
 const maxIdle = 10
 
 // do runs a step once and records its events. If another writer was first, to the stream's
-// next version or to the stock, nothing is recorded and the stream is the new one: process
-// calls do again while there is still something to do.
+// next version, to the stock or to the key of a message, nothing is recorded and the stream is the
+// new one: process calls do again while there is still something to do.
 //
 // If we die here: between a lost race and the next commit nothing is recorded. The next
 // worker asks the provider, which remembers.

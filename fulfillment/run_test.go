@@ -77,6 +77,15 @@ func TestReserve_isRefusedByTheConstraints(t *testing.T) {
 	}
 }
 
+// Where a message of its key was stored at the same moment, the step runs again within the delivery.
+func TestStep_besideAMessageOfItsKey(t *testing.T) {
+	t.Parallel()
+	m := newScripted(t, "accepted")
+	delete(m.stock, "tshirt")
+	m.soldOut = oneFirst
+	testrun.Same(t, "events", "inventory.rejected charge.failed(unknown_sku)", m.play("", "", 1))
+}
+
 func TestProviderEvent(t *testing.T) {
 	t.Parallel()
 	decides(t)

@@ -44,7 +44,7 @@ type step struct {
 
 	// queueRows, where set, queues the rows of the step beside the ledger. What an event of any
 	// step changes in them is committed with the event; so the rejection of a later step
-	// returns stock without knowing of stock.
+	// returns stock without knowing of stock. c is the charge before all events of the decision.
 	queueRows func(b *pgx.Batch, c domain.Charge, e domain.Event)
 }
 

@@ -364,7 +364,7 @@ insert into merchants (merchant_id) values ('acme'), ('globex');
 insert into stock (merchant_id, sku, supplied, available)
 select m, 'sku' || n, 1000000, 1000000 from unnest(array['acme', 'globex']) m, generate_series(1, 4) n;
 insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-select 'r', n, n, 't', '', '{}', '' from generate_series(1, 8) n;
+select 'r', n, n, 't', '', '{}', '' from generate_series(1, 64) n;
 create function stays_open() returns trigger language plpgsql as $$ begin new.status := 'pending'; return new; end $$;
 create trigger stays_open before update on inbox for each row execute function stays_open();
 do $$ begin execute format('alter database %I set deadlock_timeout to %L', current_database(), '10ms'); end $$`)
@@ -390,8 +390,8 @@ do $$ begin execute format('alter database %I set deadlock_timeout to %L', curre
 	for _, db := range pools {
 		shared := db.Committer().Stats()
 		units += shared.Batches
-		if shared.Commits == 0 {
-			t.Error("no commit was shared")
+		if shared.Commits <= shared.Refusals {
+			t.Errorf("%d of %d group commits are refused", shared.Refusals, shared.Commits)
 		}
 		db.Close()
 	}
@@ -412,7 +412,7 @@ func sale(random *rand.Rand) *pgx.Batch {
 	if random.IntN(2) == 0 {
 		b.Queue(takeStock, merchant, fmt.Sprintf("sku%d", first+1))
 	}
-	switch message := 1 + random.Int64N(8); random.IntN(3) {
+	switch message := 1 + random.Int64N(64); random.IntN(3) {
 	case 0:
 		b.Queue(endMessage, message, int64(0))
 	case 1:

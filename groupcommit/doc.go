@@ -9,12 +9,14 @@
 //   - Only a batch's own commit refuses it: after a group that is refused, each of its batches commits
 //     individually.
 //   - A lost answer is ErrUnknown for each batch of the group, and none is repeated.
-//   - Rows are locked by table and key in one order, so groups do not deadlock. A group waits for a lock no
-//     longer than Options.LockTimeout, and then its batches commit individually.
+//   - Rows that are changed are locked by table and key in one order, so groups do not deadlock over them. A
+//     group waits for a lock, also of a key that another one inserts, no longer than Options.LockTimeout. Then
+//     its batches commit individually.
 //   - At most half of the pool's connections are in commits, at least one, so reads go on while commits hang,
 //     as for a synchronous standby that is away. A commit keeps its slot until the server answers.
-//   - There is no batching delay: a batch that comes while no commit is in flight is sent at once. A commit
-//     delays the next group by 50 ms at most. A group has at most 64 batches and 500 statements.
+//   - There is no batching delay: a batch that comes while no commit is in flight is sent at once. While a
+//     connection is free for it, a group waits for the one before for 50 ms at most. A group has at most 64
+//     batches and 500 statements.
 //
 // # Limits
 //

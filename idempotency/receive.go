@@ -53,8 +53,8 @@ type Work func(ctx context.Context, b *pgx.Batch, now time.Time) (Answer, error)
 // one round trip, which other requests may share, see package groupcommit.
 //
 // Errors: ErrInvalid for the key, ErrReused, ErrExpired, ErrInFlight, ErrUnknown, what work returned, and what the
-// database refused. After ErrInFlight and ErrUnknown the same request finds out what happened. After any other error
-// nothing has.
+// database refused. After ErrInFlight and ErrUnknown the same request finds out what happened. After ErrExpired the
+// work was done, and its answer is gone. After any other error nothing was.
 //
 // If we die here: before the commit nothing is stored and the same request runs from the start; after it the same
 // request is answered from the key. Test: TestPromises.
@@ -97,7 +97,7 @@ func (o Options) replayOrTry(ctx context.Context, q groupcommit.Querier, key Key
 	if err := key.validate(); err != nil {
 		return Result{}, err
 	}
-	var now time.Time                                        // the same for all tries, so that each writes the same
+	var now time.Time                                        // the same for all tries, of which one commits
 	var unknown, again bool                                  // whether a try before may still become durable; whether there was one
 	began, wait := time.Now(), cmp.Or(o.Wait, 5*time.Second) //nolint:forbidigo // they decide only how long a rival is waited for
 	for tries := 1; ; tries++ {

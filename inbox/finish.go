@@ -117,8 +117,8 @@ func (d *Delivery) Done(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// IsLost reports whether a transaction was refused because another holder has claimed or
-// finished the delivery. The handler stops: the other holder continues.
+// IsLost reports whether a transaction was refused because another holder has claimed the message, or
+// because it has ended: by another holder, or by an earlier commit of this delivery. The handler stops.
 func IsLost(err error) bool { return groupcommit.Constraint(err) == "inbox_done_by_holder" }
 
 // Writes are the statements of this package that may share a group commit.
@@ -167,7 +167,7 @@ func (p *Processor) endOf(ctx context.Context, d *Delivery, err error) (end End,
 	case err == nil:
 		return EndDone, d.queueEnd
 	case errors.Is(cause, errLost) || IsLost(err):
-		return EndLost, nil // the new holder continues
+		return EndLost, nil // nothing is left to do here
 	case errors.Is(cause, errDraining):
 		return EndReleased, p.ending(d, false, attempts-1, d.Waits, 0, nil, nil)
 	case errors.As(err, &dead):

@@ -60,7 +60,7 @@ type Message struct {
 	ID          string // unique for each receiver; the sender's, or derived, see Read
 	Type        string
 	OrderingKey string // messages of one key are handled one at a time; the id where empty
-	Partition   string // one that holds 7/8 of a processor's slots gets no more, so others have at least one; "" is none
+	Partition   string // one that holds 7/8 of a processor's slots gets no more: of two slots or more, others have one; "" is none
 
 	// Payload belongs to the id byte for byte. Another payload under a known id is a dead letter.
 	Payload  []byte

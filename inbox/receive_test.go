@@ -237,7 +237,7 @@ func TestConsume(t *testing.T) {
 	}
 }
 
-// A page that was read before a failover is not stored after it: the next server may not have its events.
+// A page whose commit found no server is not tried again: the next server may not have its events.
 func TestReceive_ofAServerOutOfReach(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)

@@ -32,6 +32,7 @@ with incoming as (
   select d.*,
          d.unreadable = ''
          and row_number() over (partition by d.receiver, d.ordering_key order by d.place) = 1
+         and row_number() over (partition by d.receiver, d.message_id order by d.place) = 1
          and (select f.id from inbox f where f.receiver = d.receiver and f.ordering_key = d.ordering_key and f.first) is null as first
     from `
 	storeTheRows = ` as d (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, unreadable, copies, place)
@@ -50,7 +51,7 @@ with incoming as (
   select receiver, message_id, ordering_key, partition_key, type, payload, metadata::jsonb, payload_hash,
          case when unreadable = '' then 'pending' else 'dead' end, nullif(unreadable, ''), copies - 1
     from incoming
-   where (receiver, message_id) not in (select receiver, message_id from firsts)
+   where not (first and (receiver, message_id) in (select receiver, message_id from firsts))
    order by ordering_key, place
   on conflict (message_id, receiver) do update
      set duplicates    = inbox.duplicates + 1 + excluded.duplicates,

@@ -5,7 +5,7 @@
 // # Guarantees
 //
 //   - The commit is all or nothing, so a program that dies leaves everything or nothing.
-//   - A key accepts once. Each later request under it gets the first answer, byte for byte.
+//   - A key accepts once. Until it expires, the same request gets the first answer, byte for byte.
 //   - A success is answered only for what is durable. If that is unknown, the error is
 //     idempotency.ErrUnknown, and the same request finds out.
 //

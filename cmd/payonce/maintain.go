@@ -90,7 +90,7 @@ func (p pauseCmd) set(ctx context.Context, c *console, db *postgres.DB, paused b
 		if !known {
 			return unknown
 		}
-		c.remark("the workers follow within 2 s, and finish what they handle\n")
+		c.remark("the workers follow within 3 s, and finish what they handle\n")
 	}
 	all, err := operate.ListPauses(ctx, db)
 	if err == nil {

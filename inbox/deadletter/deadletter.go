@@ -134,14 +134,13 @@ func readEntries(ctx context.Context, q groupcommit.Querier, sql string, args ..
 }
 
 // storeDecision retries a dead letter, or discards it where $3 is false. One that is retried keeps its
-// place in the order of its key: a processor promotes one that others have passed. The fence of one that
-// is discarded refuses whatever an earlier holder might still commit.
+// place in the order of its key: a processor promotes one that others have passed. No earlier holder can
+// end one that is discarded.
 const storeDecision = `
 -- deadletter.storeDecision
 update inbox
    set status        = case when $3 then 'pending' else 'discarded' end,
        first         = first and $3,
-       fence         = fence + (not $3)::int,
        attempts      = case when $3 then 0 else attempts end,
        deaths        = case when $3 then 0 else deaths end,
        waits         = case when $3 then 0 else waits end,
