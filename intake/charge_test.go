@@ -16,7 +16,6 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
-	"github.com/payonce/payonce/outbox"
 )
 
 func TestAcceptCharge(t *testing.T) {
@@ -164,21 +163,6 @@ func TestCancelCharge_ofAnotherMerchant(t *testing.T) {
 	if err != nil || string(got.Body) != ledger.ErrNotFound.Error() {
 		t.Errorf("%s, %v", got.Body, err)
 	}
-}
-
-// What was queued before an error is not stored with the refusal.
-func TestAcceptCharge_whoseMessageCannotBeSent(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	r := request("k")
-	r.Metadata = map[string]string{"no text": "\xff"}
-	r.Refuse = func(err error) (idempotency.Answer, bool) {
-		return idempotency.Answer{StatusCode: http.StatusConflict}, errors.Is(err, outbox.ErrInvalid)
-	}
-	if got, err := keeping(t, db).AcceptCharge(t.Context(), acme(), r, mug()); err != nil || got.StatusCode != http.StatusConflict {
-		t.Errorf("%+v, %v", got, err)
-	}
-	testrun.Same(t, "rows", map[string]int{"idempotency_keys": 1}, tables(t, db))
 }
 
 // While the holder of the order is not known, nothing is decided.

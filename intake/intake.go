@@ -107,7 +107,6 @@ func (in *Intake) do(ctx context.Context, account Account, r Request, work func(
 		})
 		if err != nil && r.Refuse != nil {
 			if refusal, ok := r.Refuse(err); ok {
-				b.QueuedQueries = nil // the refusal alone is stored
 				return refusal, nil
 			}
 		}

@@ -123,7 +123,7 @@ select e.at,
         case i.status when 'dead' then 'dead letter' else i.status end,
         case i.status when 'discarded' then i.decided_by else i.receiver end,
         jsonb_build_object(
-          'claims',        i.fence - (i.status = 'discarded')::int,
+          'claims',        i.fence,
           'attempts',      i.attempts,
           'waits',         i.waits,
           'deaths',        i.deaths,
