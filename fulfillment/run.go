@@ -61,7 +61,8 @@ func (r *deliveryRun) load(ctx context.Context, charge string) error {
 	return nil
 }
 
-// process does what is due until nothing is, a commit has ended the delivery, or a step fails.
+// process does what is due until a commit has ended the delivery, nothing is due, or a step fails. Where nothing
+// is due, the inbox ends the delivery.
 func (r *deliveryRun) process(ctx context.Context) error {
 	for !r.ended {
 		t := r.due(r.stream.Charge)

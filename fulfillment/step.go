@@ -36,10 +36,9 @@ type step struct {
 	name string // in domain
 
 	// run does at external services what is missing of the step, and returns what is to be
-	// recorded. It is called while the step is due, and so once more after another writer
-	// took the stream's next version: it reads the stream first, and repeats nothing that
-	// must not happen twice. An error beside events is returned once the events are
-	// recorded.
+	// recorded. It is called again if another writer took the stream's next version and the step
+	// is still due: it reads the stream first, and repeats nothing that must not happen twice.
+	// An error beside events is returned once the events are recorded.
 	run stepFunc
 
 	// queueRows, where set, queues the rows of the step beside the ledger. What an event of any

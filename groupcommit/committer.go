@@ -65,7 +65,8 @@ type Committer struct {
 	shared                     Batcher[*queuedBatch, struct{}]
 	single                     Batcher[*queuedBatch, struct{}] // of one batch each
 	commits, batches, refusals atomic.Int64
-	inFlight, confirmed        atomic.Int64 // commits without an answer; when one was confirmed, or the first of these began
+	inFlight                   atomic.Int64 // commits without an answer
+	confirmed                  atomic.Int64 // when a commit was confirmed last, or the first one in flight began
 }
 
 // New returns a committer that commits through a pool. It panics if the pool is nil.
@@ -175,7 +176,7 @@ func fit(batches []*queuedBatch) int {
 }
 
 // commit commits batches in one transaction. It keeps its connection until the server answers, also after
-// its callers have left: the server would go on with the commit in a session that no bound counts.
+// its callers have left: given up, the session would wait on in the server, and the pool would open another.
 func (c *Committer) commit(batches []*queuedBatch) error {
 	conn, err := c.pool.Acquire(slices.MaxFunc(batches, compareDeadlines).ctx)
 	if err != nil {

@@ -40,7 +40,8 @@ const (
 	// statement time-out. The same batch may pass later.
 	NotCommitted
 	// Unknown: the connection was cut, or the answer never came, so the batch may be durable or not. The
-	// caller commits the same batch again: a unique key in it then says which it was.
+	// caller commits the same batch again, and a unique key in it then says which it was; or reads what
+	// the batch would have written.
 	Unknown
 )
 

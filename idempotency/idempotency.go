@@ -20,8 +20,8 @@
 //	the answer has expired            ErrExpired: the work is not done again
 //
 // That an effect happens once rests on a constraint of the schema and on one transaction, not on a cache, a clock, an
-// isolation level or a time-out. A failover loses no replay: where commits wait for a standby, so does the read of a key that
-// is found.
+// isolation level or a time-out. Where commits wait for a standby, so does the read of a
+// stored answer: what was replayed survives a failover.
 //
 // # What this does not give you
 //
@@ -77,7 +77,7 @@ type Request struct {
 type KeyState struct {
 	Key     Key
 	Found   bool
-	Answer  // of an expired one only status code and Location are certain
+	Answer  // of an expired one status code and Location are always there; ExpireKeys may have deleted the rest
 	Request // that it answers
 
 	CreatedAt, ExpiresAt time.Time

@@ -135,7 +135,8 @@ func keysQuery(states []*KeyState) (args []any, scan func(pgx.Rows) error) {
 }
 
 // expireKeys makes tombstones of expired keys. now() is not later than clock_timestamp() and, unlike it, can bound
-// an index scan. A row that is locked keeps its ctid; joined by key, the whole table might be read.
+// an index scan. The update is by ctid, which no other transaction can change while the row is locked: a join by key may read the
+// whole table.
 const expireKeys = `
 -- idempotency.expireKeys
 with due as (

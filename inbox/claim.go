@@ -16,8 +16,9 @@ select least((select due_at from inbox where receiver = $1 and status = 'pending
 
 // claimDue claims the oldest messages that are first and due, at most $3, for the holder $2, none
 // of the partitions $5. It registers the holder for the lease $6 if less than 0.7 of a lease is left,
-// so an idle holder writes nothing. $4 bounds how old a due time may be: older index entries are dead
-// tuples that an old snapshot keeps. The last column is arrivals: $7 if nothing waits behind the
+// so an idle holder writes nothing. $4 bounds how old a due time may be: all that was due before was claimed,
+// and its index entries may be dead tuples that an old snapshot keeps. What was committed late or locked
+// is found by the full read of tick, each second. The last column is arrivals: $7 if nothing waits behind the
 // message, else -1, so that its end wakes the loop.
 const claimDue = `
 -- inbox.claimDue

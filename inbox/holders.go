@@ -52,10 +52,12 @@ delete from inbox_holders
 
 	// takeOver makes the messages of holders that are gone due after a random part of a backoff
 	// that grows with the deaths in a row, so that a message which kills its process soon runs
-	// without those that ran beside it. It also takes back messages under the name of this holder $6
-	// that no handler has (they are not in $7): the claim had an unknown outcome, or its end could
-	// not be stored. It takes none back while one of its claims is in flight ($8), and no message
-	// that was claimed less than $9 ago.
+	// without those that ran beside it.
+	//
+	// It also takes back what is under the name of this holder $6 and has no handler, since the claim
+	// had an unknown outcome or its end could not be stored. Such a message
+	//  - is not among those that handlers have, $7;
+	//  - was claimed more than $9 ago, and no claim is in flight ($8): its rows may not have been read yet.
 	takeOver = `
 -- inbox.takeOver
 update inbox i

@@ -8,8 +8,8 @@ package inbox
 //	other    another payload under a known id is a dead letter of its own
 //	heads    the first messages behind which a new one was stored
 //
-// A head is nudged: it is due now if it waits for an external service, since the new message may
-// be what it waits for, and is not delayed if its holder ends it with a wait. The lock orders
+// A head that waits for an external service is due now, since the new message may be what it waits for.
+// One that runs is marked as nudged: if its claim ends with a wait, it is due at once. The lock orders
 // this transaction before or after the end of the head, so one of the two promotes the new message.
 //
 // "(select id …) is null" is on purpose: the planner hashes "not exists", which reads all first
@@ -98,8 +98,9 @@ select (select count(*) from firsts) + count(*) filter (where new and status = '
 )
 
 // promote makes the oldest pending message of a key first if the key has none, after a transaction
-// has stored or ended messages. Two concurrent transactions, or an operator's decision, may leave a
-// key without a first message: readStranded finds such keys.
+// has stored or ended messages. An operator's decision may leave a key without a first message, and so may a
+// message that is stored while the first one of its key, which it does not see, is stored and ends: readStranded
+// finds such keys.
 const (
 	promote     = promoteKeys + `(values ($1::text, $2::text)) as k (receiver, ordering_key)` + keysWithoutFirst
 	promoteMany = promoteKeys + `unnest($1::text[], $2::text[]) as k (receiver, ordering_key)` + keysWithoutFirst

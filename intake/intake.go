@@ -181,8 +181,8 @@ func newID(now time.Time) string {
 // so a lock on the table holds no more connections. A scope is a merchant, and each key is
 // read as the merchant of its scope.
 //
-// A read in flight goes on when its callers have left: the server would go on to wait for its
-// standby in a session that no bound counts.
+// A read in flight goes on when its callers have left: given up, its session would wait on in the server,
+// and the pool would open another.
 func BatchedRead(db *postgres.DB, most int) func(ctx context.Context, _ groupcommit.Querier, key idempotency.Key) (idempotency.KeyState, error) {
 	reads := postgres.NewReads(most, func(ctx context.Context, keys []idempotency.Key) ([]idempotency.KeyState, error) {
 		states, scopes := make([]idempotency.KeyState, len(keys)), map[string][]*idempotency.KeyState{}

@@ -16,10 +16,9 @@
 //	it is delivered until it is acknowledged           only the acknowledgment deletes the row
 //	what depends on a message has a greater id         ids grow along what a transaction has seen
 //
-// A page has its messages in the order of their ids. One that commits after greater ids were read
-// comes with the next page or, if these were more than 2,000, with the next full scan, within a second
-// or two: what depends on it may be delivered first only then. No open transaction of others keeps a
-// message from delivery.
+// A page has its messages in the order of their ids. One that commits after greater ids were read comes
+// with the next page. If these were more than 2,000, it comes with the next full scan, within two seconds,
+// and what depends on it may be delivered before. No open transaction of others keeps a message from delivery.
 //
 // # Limits
 //

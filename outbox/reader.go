@@ -167,7 +167,8 @@ func (s *subscriber) HandleError(_ watermill.LoggerAdapter, _ bool, err error) t
 	return 0
 }
 
-// deleteAcked need not be durable: a crash that loses it costs a redelivery.
+// deleteAcked need not be durable: a crash that loses it costs a redelivery. The bounds of the id keep it a
+// range of the primary key.
 const deleteAcked = `
 -- outbox.deleteAcked
 delete from outbox
