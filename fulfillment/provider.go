@@ -84,8 +84,8 @@ const (
 // processingWait is the wait for what the provider is processing, or for the customer. It is as long as the
 // wait has lasted so far, from 1 s to 4 h, plus up to 25 % jitter: reads come after 1, 2, 4 … s, and payments
 // that began together are not read together. It ends early at a deadline of the charge, and with a newer message
-// of the charge, such as the provider's event (inbox/store.go). A bank may take weeks, which is no outage, so the wait never makes a dead letter
-// of the message. now is the time of the claim.
+// of the charge, such as the provider's event (inbox/store.go). A bank may take weeks, which is no outage, so
+// the wait never makes a dead letter of the message. now is the time of the claim.
 func processingWait(now time.Time, s ledger.Stream, began ledger.StoredEvent, err error) error {
 	pause := minReadInterval
 	if since := began.RecordedAt; !since.IsZero() { // zero: recorded after the claim
