@@ -2,6 +2,9 @@ package httpapi
 
 import "reflect"
 
+// RequestTimeout bounds what a request waits for.
+var RequestTimeout = &requestTimeout
+
 // HoldsCard reports whether a text holds what may be a card number.
 func HoldsCard(s string) bool { return holdsCard(s) }
 

@@ -34,17 +34,18 @@ import (
 
 // Bounds of a request.
 const (
-	maxBody        = 64 << 10 // bytes
-	maxEvent       = 1 << 20  // bytes of an event of the provider: the evidence of a dispute may be long
-	maxEvents      = 32       // that are read at once, a quarter of them from one address
-	maxHeaders     = 16 << 10 // bytes
-	headerTimeout  = 5 * time.Second
-	readTimeout    = 10 * time.Second
-	writeTimeout   = 30 * time.Second
-	idleTimeout    = 60 * time.Second
-	requestTimeout = 20 * time.Second
-	hstsAge        = 365 * 24 * 60 * 60 // seconds
+	maxBody       = 64 << 10 // bytes
+	maxEvent      = 1 << 20  // bytes of an event of the provider: the evidence of a dispute may be long
+	maxEvents     = 32       // that are read at once, a quarter of them from one address
+	maxHeaders    = 16 << 10 // bytes
+	headerTimeout = 5 * time.Second
+	readTimeout   = 10 * time.Second
+	writeTimeout  = 30 * time.Second
+	idleTimeout   = 60 * time.Second
+	hstsAge       = 365 * 24 * 60 * 60 // seconds
 )
+
+var requestTimeout = 20 * time.Second
 
 // Config is what an API serves, and to whom.
 type Config struct {

@@ -163,6 +163,7 @@ func options(application string) postgres.Options {
 	return postgres.Options{
 		Application:           application,
 		StatementTimeout:      time.Minute,
+		CommitTimeout:         time.Minute,
 		AllowPlaintext:        true,
 		AllowUnsafeDurability: true,
 		Settings:              map[string]string{"idle_in_transaction_session_timeout": "0"},
