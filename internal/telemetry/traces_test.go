@@ -63,7 +63,18 @@ func serve(t *testing.T, traces *telemetry.Traces, parents ...string) string {
 	return carried["traceparent"]
 }
 
-// What a request's span has is read by e2e.TestTraces_followACharge.
+func TestServing_hasTheRouteAndTheStatus(t *testing.T) {
+	t.Parallel()
+	traces, recorded := record(t, all)
+	serve(t, traces, sampled)
+	span := recorded.Ended()[0]
+	testrun.Same(t, "span", "POST /v1/charges under "+callerSpan, span.Name()+" under "+span.Parent().SpanID().String())
+	want := map[string]string{
+		"http.request.method": "POST", "http.route": "/v1/charges", "http.response.status_code": "202", "payonce.idempotency.result": "first",
+	}
+	testrun.Same(t, "attributes", want, attributes(span))
+}
+
 func TestServing_beginsANewTraceUnderAHeaderThatIsNoTraceparent(t *testing.T) {
 	t.Parallel()
 	traces, recorded := record(t, all)
