@@ -152,7 +152,8 @@ type letters struct {
 }
 
 func (c *Console) letters(r *http.Request) (any, error) {
-	entries, err := deadletter.List(r.Context(), c.db.Load(), deadletter.Filter{Status: deadletter.StatusDead}, messageNumber(r.URL.Query().Get("after")), pageRows)
+	after := messageNumber(r.URL.Query().Get("after"))
+	entries, err := deadletter.List(r.Context(), c.db.Load(), deadletter.Filter{Status: deadletter.StatusDead}, after, pageRows)
 	if err != nil {
 		return nil, err
 	}
