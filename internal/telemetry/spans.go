@@ -2,12 +2,10 @@ package telemetry
 
 import (
 	"context"
-	"errors"
 	"strconv"
 
 	"github.com/exaring/otelpgx"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -169,46 +167,30 @@ func (t *Traces) Statements() pgx.QueryTracer {
 	return statementTracer{tracer, tracer, tracer}
 }
 
-// statementTracer traces statements, batches and waits for a connection. Preparing a
-// statement is part of the statement.
+// statementTracer traces statements, batches and waits for a connection. Preparing a statement is part of
+// the statement, and the statements of a batch that are not refused are part of the batch.
 type statementTracer struct {
 	pgx.QueryTracer
 	pgx.BatchTracer
 	pgxpool.AcquireTracer
 }
 
-func (s statementTracer) TraceQueryEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryEndData) {
-	data.Err = wordless(data.Err)
-	s.QueryTracer.TraceQueryEnd(ctx, conn, data)
-}
-
 func (s statementTracer) TraceBatchQuery(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchQueryData) {
 	if data.Err != nil {
-		data.Err = wordless(data.Err)
 		s.BatchTracer.TraceBatchQuery(ctx, conn, data)
 	}
 }
 
-func (s statementTracer) TraceBatchEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchEndData) {
-	data.Err = wordless(data.Err)
-	s.BatchTracer.TraceBatchEnd(ctx, conn, data)
-}
+// wordless passes spans on without events and without the text of their status: what a library writes
+// there of an error may quote a row. The SQLSTATE of a refusal is an attribute.
+type wordless struct{ sdktrace.SpanProcessor }
 
-func (s statementTracer) TraceAcquireEnd(ctx context.Context, pool *pgxpool.Pool, data pgxpool.TraceAcquireEndData) {
-	data.Err = wordless(data.Err)
-	s.AcquireTracer.TraceAcquireEnd(ctx, pool, data)
-}
+func (w wordless) OnEnd(s sdktrace.ReadOnlySpan) { w.SpanProcessor.OnEnd(wordlessSpan{s}) }
 
-var errNoAnswer = errors.New("the database did not answer")
+type wordlessSpan struct{ sdktrace.ReadOnlySpan }
 
-// wordless replaces the text of an error, which may quote a row. The code of a refusal and
-// the name of the constraint stay.
-func wordless(err error) error {
-	if err == nil || errors.Is(err, pgx.ErrNoRows) {
-		return nil
-	}
-	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return &pgconn.PgError{Severity: "refused", Message: refused.ConstraintName, Code: refused.Code}
-	}
-	return errNoAnswer
+func (wordlessSpan) Events() []sdktrace.Event { return nil }
+
+func (s wordlessSpan) Status() sdktrace.Status {
+	return sdktrace.Status{Code: s.ReadOnlySpan.Status().Code}
 }
