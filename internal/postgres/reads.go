@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -19,13 +18,8 @@ import (
 // round trip. A lookup is sent after it was made, so its result has everything that was
 // committed until then. Nothing is cached.
 type Reads[Q, A any] struct {
-	batcher *groupcommit.Batcher[lookup[Q], A]
-	read    func(ctx context.Context, lookups []Q) (results []A, err error)
-}
-
-type lookup[Q any] struct {
-	of    Q
-	alone bool // after a read of several has failed
+	shared, single *groupcommit.Batcher[Q, A]
+	read           func(ctx context.Context, lookups []Q) (results []A, err error)
 }
 
 const (
@@ -39,20 +33,11 @@ const (
 // in their order. Its context has the values of one of the callers, and a deadline of its own. At
 // most so many reads are in flight at a time; 20 where most is zero.
 func NewReads[Q, A any](most int, read func(ctx context.Context, lookups []Q) (results []A, err error)) *Reads[Q, A] {
-	r := &Reads[Q, A]{read: read}
-	r.batcher = &groupcommit.Batcher[lookup[Q], A]{
-		Slots: make(chan struct{}, cmp.Or(most, defaultConns)), Call: r.call, Fit: fit[Q],
-	}
+	r, slots := &Reads[Q, A]{read: read}, make(chan struct{}, cmp.Or(most, defaultConns))
+	fit := func(n int) func([]Q) int { return func(queue []Q) int { return min(len(queue), n) } }
+	r.shared = &groupcommit.Batcher[Q, A]{Slots: slots, Call: r.call, Fit: fit(maxLookups)}
+	r.single = &groupcommit.Batcher[Q, A]{Slots: slots, Call: r.call, Fit: fit(1)}
 	return r
-}
-
-// fit is how many lookups one read takes.
-func fit[Q any](queue []lookup[Q]) int {
-	shared := slices.IndexFunc(queue, func(l lookup[Q]) bool { return l.alone })
-	if shared < 0 {
-		shared = len(queue)
-	}
-	return min(max(shared, 1), maxLookups)
 }
 
 // Lookup returns the result of a lookup, or the error of the read. If ctx ends, also while
@@ -60,10 +45,10 @@ func fit[Q any](queue []lookup[Q]) int {
 // again alone, except after a lost connection and after a lock, which would delay each of them alike.
 func (r *Reads[Q, A]) Lookup(ctx context.Context, of Q) (result A, err error) {
 	if ctx.Err() == nil {
-		result, err = r.batcher.Do(ctx, lookup[Q]{of: of})
+		result, err = r.shared.Do(ctx, of)
 	}
 	if errors.Is(err, errOfSeveral) && ctx.Err() == nil {
-		result, err = r.batcher.Do(ctx, lookup[Q]{of: of, alone: true})
+		result, err = r.single.Do(ctx, of)
 	}
 	if ended := ctx.Err(); ended != nil {
 		return *new(A), ended
@@ -73,17 +58,10 @@ func (r *Reads[Q, A]) Lookup(ctx context.Context, of Q) (result A, err error) {
 
 var errOfSeveral = errors.New("a read of several lookups failed")
 
-func (r *Reads[Q, A]) call(ctx context.Context, lookups []lookup[Q]) []groupcommit.Result[A] {
+func (r *Reads[Q, A]) call(ctx context.Context, lookups []Q) []groupcommit.Result[A] {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	of := make([]Q, len(lookups))
-	for i, l := range lookups {
-		of[i] = l.of
-	}
-	found, err := r.read(ctx, of)
-	if err == nil && len(found) != len(lookups) {
-		err = fmt.Errorf("%d lookups have %d results", len(lookups), len(found))
-	}
+	found, err := r.read(ctx, lookups)
 	if err != nil {
 		if len(lookups) > 1 && ctx.Err() == nil && !isLost(err) && groupcommit.OutcomeOf(err) != groupcommit.Locked {
 			err = errOfSeveral
