@@ -62,12 +62,12 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 			return err
 		}
 		var named atomic.Bool // whether the provider has named the account
-		w.Ready.Checks = append(w.Ready.Checks, func(context.Context, postgres.Querier) (why string, err error) {
+		w.Ready.Own = func(context.Context) (why string) {
 			if why = provider.Blocked(); why == "" && !named.Load() {
 				why = "the provider has not said whose key STRIPE_SECRET_KEY is"
 			}
-			return why, nil
-		})
+			return why
+		}
 		paused := &pauses{}
 		w.Ready.Paused = paused.shown
 		return w.Serve(ctx, s.HTTPAddr, program.Health(w.Ready, w.Beside()), s.background(w, paused, receivers), func(ctx context.Context) error {

@@ -16,9 +16,6 @@ import (
 	"github.com/payonce/payonce/migrations/version"
 )
 
-// Check returns what keeps a program from its work, "" if nothing does.
-type Check func(ctx context.Context, q postgres.Querier) (why string, err error)
-
 const (
 	readyAge      = time.Second     // how long an answer is valid
 	readyTimeout  = 2 * time.Second // of all checks
@@ -40,10 +37,10 @@ type Readiness struct {
 	// Paused, where set, returns what operators have paused. The program is ready nevertheless.
 	Paused func() []string
 
-	// Checks are asked one after the other until one says why not: those of the database, then those of
-	// the program, which adds them before the first call.
-	Checks []Check
+	// Own, where set before the first call, says what keeps the program from its work where the database does not.
+	Own func(ctx context.Context) (why string)
 
+	db   *postgres.DB
 	pool *pgxpool.Pool // of one connection
 	now  func() time.Time
 
@@ -62,12 +59,12 @@ func NewReadiness(ctx context.Context, db *postgres.DB, now func() time.Time) *R
 	if err != nil {
 		panic(err) // only a pool of no connection is refused
 	}
-	r := &Readiness{pool: pool, now: now, Checks: []Check{writable, current, confirming(db)}}
-	go r.probe(ctx, db)
+	r := &Readiness{db: db, pool: pool, now: now}
+	go r.probe(ctx)
 	return r
 }
 
-func (r *Readiness) probe(ctx context.Context, db *postgres.DB) {
+func (r *Readiness) probe(ctx context.Context) {
 	within := func(do func(context.Context) error) error { // a connection that is begun is made after it
 		ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 		defer cancel()
@@ -75,15 +72,15 @@ func (r *Readiness) probe(ctx context.Context, db *postgres.DB) {
 	}
 	pause := probeInterval
 	for probes := 1; loop.Pause(ctx, pause, nil); probes++ {
-		if db.Pool().Stat().AcquiredConns() == 0 && probes%probesForIdle != 0 && pause == probeInterval {
+		if r.db.Pool().Stat().AcquiredConns() == 0 && probes%probesForIdle != 0 && pause == probeInterval {
 			continue // what a server that hangs does not answer is in use
 		}
 		failed := within(func(ctx context.Context) error {
 			return r.pool.AcquireFunc(ctx, func(*pgxpool.Conn) error { return nil }) // which pings it
 		}) != nil
-		stalled := db.Committer().Stalled()
+		stalled := r.db.Committer().Stalled()
 		if stalled || probes%probesForLook == 0 { // an old primary may still answer
-			_ = within(func(ctx context.Context) error { db.Look(ctx); return nil })
+			_ = within(func(ctx context.Context) error { r.db.Look(ctx); return nil })
 		}
 		if pause = probeInterval; failed || stalled {
 			pause = failedProbe
@@ -93,24 +90,9 @@ func (r *Readiness) probe(ctx context.Context, db *postgres.DB) {
 
 const readOnly = "the database server is read-only: it is a standby, or default_transaction_read_only is on"
 
-func writable(ctx context.Context, q postgres.Querier) (why string, err error) {
-	var refuses bool
-	if err = q.QueryRow(ctx, `-- program.writable
-select current_setting('transaction_read_only')::boolean`).Scan(&refuses); refuses {
-		why = readOnly
-	}
-	return why, err
-}
-
-// confirming checks that commits of the program end.
-func confirming(db *postgres.DB) Check {
-	return func(context.Context, postgres.Querier) (why string, err error) {
-		if db.Committer().Stalled() {
-			why = "the database confirms no commit: its synchronous standby is away, or it hangs"
-		}
-		return why, nil
-	}
-}
+const selectReadOnly = `
+-- program.selectReadOnly
+select current_setting('transaction_read_only')::boolean`
 
 // current checks that the database has every migration that the program needs.
 func current(ctx context.Context, q postgres.Querier) (why string, err error) {
@@ -154,12 +136,20 @@ func (r *Readiness) check(ctx context.Context) (why string, err error) {
 		return "", fmt.Errorf("ask for readiness: %w", err)
 	}
 	defer conn.Release()
-	for _, check := range r.Checks {
-		if why, err = check(ctx, conn); why != "" || err != nil {
-			return why, err
-		}
+	var refuses bool
+	err = conn.QueryRow(ctx, selectReadOnly).Scan(&refuses)
+	switch {
+	case err != nil:
+		return "", err
+	case refuses:
+		return readOnly, nil
+	case r.db.Committer().Stalled():
+		return "the database confirms no commit: its synchronous standby is away, or it hangs", nil
 	}
-	return "", nil
+	if why, err = current(ctx, conn); why == "" && err == nil && r.Own != nil {
+		why = r.Own(ctx)
+	}
+	return why, err
 }
 
 // Close closes the connection, when the check in flight has ended. It does not wait for it.
