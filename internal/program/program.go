@@ -53,10 +53,6 @@ func CollectSeldom() {
 	}
 }
 
-// limitMemory sets GOMEMLIMIT to nine tenths of the container's limit, unless GOMEMLIMIT is
-// set. Without either, memory has no limit.
-func limitMemory(container memlimit.Provider) { _, _ = memlimit.Set(memlimit.WithProvider(container)) }
-
 // Run is a program. It works until ctx ends, with the settings of environ, and returns nil.
 // Its error is the sentence that an operator reads.
 type Run = func(ctx context.Context, log *slog.Logger, environ map[string]string) error
@@ -74,7 +70,8 @@ func Main(args []string, stdout, stderr io.Writer, name string, run Run) int {
 	_ = level.UnmarshalText([]byte(os.Getenv("LOG_LEVEL")))
 	log := Logger(stderr, name, level)
 	CollectSeldom()
-	limitMemory(memlimit.FromCgroup)
+	// GOMEMLIMIT: nine tenths of the container's limit, unless it is set. Without either, memory has no limit.
+	_, _ = memlimit.Set(memlimit.WithProvider(memlimit.FromCgroup))
 	if err := bounded(ctx, log, stopTime, run); err != nil && !errors.Is(err, context.Canceled) {
 		log.Error(err.Error()) //nolint:sloglint // the message is the sentence that an operator reads
 		return 1
