@@ -119,25 +119,12 @@ func ReadTimeline(ctx context.Context, db *postgres.DB, name, merchant string) (
 }
 
 func (t *Timeline) read(ctx context.Context, tx pgx.Tx, name, merchant string) error {
-	if err := tx.QueryRow(ctx, selectNow).Scan(&t.AsOf); err != nil {
-		return fmt.Errorf("read the database's time: %w", err)
+	var ids []string
+	var key *string // the name where it is taken for a key, which may have led to no charge
+	if err := tx.QueryRow(ctx, selectNamed, name, merchant).Scan(&t.AsOf, &ids, &key); err != nil {
+		return fmt.Errorf("find the charge: %w", err)
 	}
 	t.AsOf = t.AsOf.UTC()
-	var ids []string
-	var key *string // where the name is taken for one, which may have led to no charge
-	for _, sql := range []string{selectCharge, selectChargeOfRefund, selectChargesOfKey} {
-		rows, _ := tx.Query(ctx, sql, name, merchant) // CollectRows returns its error
-		found, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			return fmt.Errorf("find the charge: %w", err)
-		}
-		if sql == selectChargesOfKey {
-			key = &name
-		}
-		if ids = found; len(ids) > 0 {
-			break
-		}
-	}
 	if err := t.readEvents(ctx, tx, ids); err != nil {
 		return err
 	}
@@ -157,10 +144,6 @@ func (t *Timeline) read(ctx context.Context, tx pgx.Tx, name, merchant string) e
 	}
 	return nil
 }
-
-const selectNow = `
--- audit.selectNow
-select clock_timestamp()`
 
 // sort orders by time, and entries of one time by their link.
 func (t *Timeline) sort() {

@@ -1,28 +1,34 @@
 package audit
 
-const selectCharge = `
--- audit.selectCharge
-select stream_id
-  from ledger_events
- where stream_id = $1
-   and version = 1
-   and (merchant_id = $2 or $2 = '')`
-
-const selectChargeOfRefund = `
--- audit.selectChargeOfRefund
-select stream_id
-  from ledger_events
- where type ~ '^(refund\.(requested|observed)|charge\.dispute_opened)\.v'
-   and coalesce(data ->> 'refund_id', data ->> 'dispute_id') = $1
-   and (merchant_id = $2 or $2 = '')`
-
-const selectChargesOfKey = `
--- audit.selectChargesOfKey
-select distinct split_part(headers #>> '{Location,0}', '/', 4)
-  from idempotency_keys
- where key = $1
-   and (scope = $2 or $2 = '')
-   and headers #>> '{Location,0}' like '/v1/charges/%'`
+// selectNamed reads the time, the charges of a name, and the name where it can only be a key: it is a charge,
+// else a refund or a dispute of one, else a key. Each search is made only where those before found nothing.
+const selectNamed = `
+-- audit.selectNamed
+with charge as (
+  select stream_id
+    from ledger_events
+   where stream_id = $1
+     and version = 1
+     and $2 in ('', merchant_id)
+), refunded as (
+  select stream_id
+    from ledger_events
+   where type ~ '^(refund\.(requested|observed)|charge\.dispute_opened)\.v'
+     and coalesce(data ->> 'refund_id', data ->> 'dispute_id') = $1
+     and $2 in ('', merchant_id)
+     and not exists (select from charge)
+), keyed as (
+  select distinct split_part(headers #>> '{Location,0}', '/', 4)
+    from idempotency_keys
+   where key = $1
+     and $2 in ('', scope)
+     and headers #>> '{Location,0}' like '/v1/charges/%'
+     and not exists (select from charge)
+     and not exists (select from refunded)
+)
+select clock_timestamp(),
+       array(table charge union all table refunded union all table keyed),
+       case when not exists (select from charge) and not exists (select from refunded) then $1 end`
 
 // selectKeyUses reads idempotency keys: the keys that were asked for by name, and all keys
 // that led to one of the charges.
