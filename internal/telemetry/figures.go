@@ -46,27 +46,28 @@ type figures struct {
 	db        postgres.Querier
 	topics    []string
 	receivers []string
-	gauges    map[string]*prometheus.GaugeVec
+	described map[string]*prometheus.Desc
 
 	mu     sync.Mutex
 	readAt time.Time
 	failed bool // the first failure of several is logged
+	shown  []prometheus.Metric
 }
 
 // Figures adds what the database alone knows, of these topics of the outbox and receivers of
 // messages. Figures is called at most once.
 func (r *Registry) Figures(db postgres.Querier, topics, receivers []string) {
-	f := &figures{Registry: r, db: db, topics: topics, receivers: receivers, gauges: map[string]*prometheus.GaugeVec{}}
+	f := &figures{Registry: r, db: db, topics: topics, receivers: receivers, described: map[string]*prometheus.Desc{}}
 	for _, m := range allFigures {
-		f.gauges[m.Name] = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: m.Name, Help: m.Help}, r.describe(m))
+		f.described[m.Name] = prometheus.NewDesc(m.Name, m.Help, r.describe(m), nil)
 	}
 	r.all.MustRegister(f)
 }
 
 // Describe sends the descriptions of all gauges.
 func (f *figures) Describe(to chan<- *prometheus.Desc) {
-	for _, g := range f.gauges {
-		g.Describe(to)
+	for _, d := range f.described {
+		to <- d
 	}
 }
 
@@ -78,8 +79,8 @@ func (f *figures) Collect(to chan<- prometheus.Metric) {
 		f.refreshLocked()
 		f.readAt = f.now()
 	}
-	for _, g := range f.gauges {
-		g.Collect(to)
+	for _, m := range f.shown {
+		to <- m
 	}
 }
 
@@ -87,27 +88,17 @@ func (f *figures) refreshLocked() {
 	// A scrape that is given up serves the next one.
 	ctx, cancel := context.WithTimeout(context.Background(), f.figuresTimeout)
 	defer cancel()
-	f.resetLocked()
-	err := f.readLocked(ctx)
-	if err != nil {
-		f.resetLocked()
-		if !f.failed {
-			f.log.Warn("metrics could not be read", "error", err)
-		}
+	shown, err := f.readAll(ctx)
+	if err != nil && !f.failed {
+		f.log.Warn("metrics could not be read", "error", err)
 	}
 	f.failed = err != nil
-	f.gauges[figuresUp].WithLabelValues().Set(number(err == nil))
+	f.shown = append(shown, prometheus.MustNewConstMetric(f.described[figuresUp], prometheus.GaugeValue, number(err == nil)))
 }
 
-func (f *figures) resetLocked() {
-	for _, g := range f.gauges {
-		g.Reset()
-	}
-}
-
-// readLocked runs statements that return the names of gauges, the values of their labels,
+// readAll runs statements that return the names of gauges, the values of their labels,
 // and their values.
-func (f *figures) readLocked(ctx context.Context) error {
+func (f *figures) readAll(ctx context.Context) (shown []prometheus.Metric, err error) {
 	for _, s := range []struct {
 		of, sql string
 		args    []any
@@ -122,14 +113,14 @@ func (f *figures) readLocked(ctx context.Context) error {
 		var value float64
 		rows, _ := f.db.Query(ctx, s.sql, s.args...) // rows have its error too
 		_, err := pgx.ForEachRow(rows, []any{&name, &labels, &value}, func() error {
-			f.gauges[name].WithLabelValues(labels...).Set(value)
+			shown = append(shown, prometheus.MustNewConstMetric(f.described[name], prometheus.GaugeValue, value, labels...))
 			return nil
 		})
 		if err != nil {
-			return fmt.Errorf("read %s: %w", s.of, err)
+			return nil, fmt.Errorf("read %s: %w", s.of, err)
 		}
 	}
-	return nil
+	return shown, nil
 }
 
 // selectBacklog reads the queues of the inbox. Each part has a partial index, so finished messages
