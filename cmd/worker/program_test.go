@@ -146,12 +146,6 @@ BACKOFF_BASE=0s BACKOFF_CAP=100ms AUDIT_INTERVAL=-1s INBOX_RETENTION=0s WEBHOOK_
 	}
 }
 
-func TestSettings_aLiveKeyIsNotSentInPlainText(t *testing.T) {
-	t.Parallel()
-	testrun.Refusal(t, run, environ(remote, "STRIPE_SECRET_KEY", "sk_live_hunter2", "STRIPE_API_BASE", "http://api.example"),
-		"set STRIPE_API_BASE to an https:// origin")
-}
-
 // TestObserveProvider counts each answer of the provider under one of four results, and
 // the replays apart.
 func TestObserveProvider(t *testing.T) {
