@@ -170,7 +170,7 @@ select count(pg_terminate_backend(pid)) = 1
 // A caller leaves at the deadline of its context, not when that is cancelled, and what was sent goes on.
 func TestCommit_outlivesItsCaller(t *testing.T) {
 	t.Parallel()
-	db, _ := effects(t, postgres.Options{LockTimeout: -1})
+	db, _ := effects(t, postgres.Options{LockTimeout: time.Hour})
 	release := hold(t, db, 2)
 	ctx, cancel := context.WithCancel(t.Context())
 	committed := commit(ctx, db, batch(1, 2))

@@ -249,11 +249,11 @@ select pg_terminate_backend(pid)
 func TestGroupCommit_reportsOutcomesThatAreTrueUnderFaults(t *testing.T) {
 	testdb.Long(t, "it races many against each other")
 	t.Parallel()
-	owner, address := effects(t, postgres.Options{LockTimeout: -1, StatementTimeout: time.Hour})
+	owner, address := effects(t, postgres.Options{LockTimeout: time.Hour, StatementTimeout: time.Hour})
 	var pools [2]*postgres.DB
 	for i := range pools {
 		pools[i] = testdb.OpenAt(t, address, postgres.Options{
-			Writes: declared(), MaxConns: 4, Application: "faults", LockTimeout: -1, StatementTimeout: time.Hour,
+			Writes: declared(), MaxConns: 4, Application: "faults", LockTimeout: time.Hour, StatementTimeout: time.Hour,
 		})
 	}
 	const sessions, units, unitsPerFault = 64, 15, 16

@@ -91,7 +91,7 @@ func TestDeliveries_lockInOrder(t *testing.T) {
 	testdb.Long(t, "it commits for seconds")
 	t.Parallel()
 	db := held(t, postgres.Options{
-		Settings: map[string]string{"enable_indexscan": "off"}, LockTimeout: -1, StatementTimeout: time.Hour,
+		Settings: map[string]string{"enable_indexscan": "off"}, LockTimeout: time.Hour, StatementTimeout: time.Hour,
 	}, 1, 1, 1, 1, 1, 1, 1, 1)
 	db.Committer().WaitForLocks()
 	tx := testdb.Begin(t, db.Pool(), `select from inbox where id = 4 for no key update`)

@@ -30,7 +30,6 @@ func processors(w *service.Service, services fulfillment.Services, m *metrics, s
 		o := inbox.Options{
 			DB:          w.DB,
 			Receiver:    r.Name,
-			Holder:      program.Instance(),
 			Handle:      r.Handle,
 			Concurrency: s.WorkerConcurrency,
 			Policy: inbox.Policy{

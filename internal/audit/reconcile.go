@@ -65,7 +65,6 @@ func Reconcile(ctx context.Context, q postgres.Querier, lists Provided) (checks 
 		},
 	}
 	withheld := &comparison{noun: kindDispute, took: "withholds", taken: "withheld", moved: func(Listed) bool { return true }}
-	compared := map[string]*comparison{kindCharge: charges, kindRefund: returns, kindDispute: withheld}
 	before, err := readMoney(ctx, q)
 	if err != nil {
 		return nil, nil, err
@@ -81,8 +80,8 @@ func Reconcile(ctx context.Context, q postgres.Querier, lists Provided) (checks 
 		return nil, nil, err
 	}
 	returned := returnedWithoutCharge(charges.listed, returns.listed, after[kindCharge])
-	for kind, c := range compared {
-		c.before, c.after = before[kind], after[kind]
+	for _, c := range []*comparison{charges, returns, withheld} {
+		c.before, c.after = before[c.noun], after[c.noun]
 		maps.DeleteFunc(c.listed, func(_ string, l Listed) bool {
 			_, gone := returned[l.PaymentIntent]
 			return gone

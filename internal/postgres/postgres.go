@@ -50,7 +50,7 @@ type Options struct {
 	// MaxConns bounds the pool; 20 unless set.
 	MaxConns int32
 	// LockTimeout ends a statement that waits longer for one lock (55P03);
-	// 5 s unless set, none where negative.
+	// 5 s unless set.
 	LockTimeout time.Duration
 	// StatementTimeout ends a statement that runs longer (57014); 10 s unless set.
 	StatementTimeout time.Duration
@@ -78,7 +78,8 @@ type Options struct {
 }
 
 const (
-	defaultConns = 20
+	defaultConns       = 20
+	defaultLockTimeout = 5 * time.Second
 	// sharedLockTimeout is how long a group commit waits for a lock, unless LockTimeout is
 	// shorter: groupcommit's default.
 	sharedLockTimeout = 200 * time.Millisecond
@@ -120,7 +121,7 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 		return nil, cmp.Or(o.Role.refusal(err, config.ConnConfig.User), err)
 	}
 	return &DB{pool: pool, servers: known, committer: groupcommit.New(pool, groupcommit.Options{
-		Writes: o.Writes, Timeout: o.CommitTimeout, LockTimeout: min(o.lockTimeout(), sharedLockTimeout),
+		Writes: o.Writes, Timeout: o.CommitTimeout, LockTimeout: min(cmp.Or(o.LockTimeout, defaultLockTimeout), sharedLockTimeout),
 		SetTenant: QueueTenant, Confirm: replicated, Committed: o.Committed,
 	})}, nil
 }

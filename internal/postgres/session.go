@@ -28,7 +28,7 @@ func (o Options) sessionSettings() map[string]string {
 		"application_name":                    o.Application,
 		"default_transaction_isolation":       "read committed",
 		"timezone":                            "UTC",
-		"lock_timeout":                        milliseconds(o.lockTimeout()),
+		"lock_timeout":                        milliseconds(cmp.Or(o.LockTimeout, defaultLockTimeout)),
 		"statement_timeout":                   milliseconds(cmp.Or(o.StatementTimeout, 10*time.Second)),
 		"idle_in_transaction_session_timeout": "10000",
 		"idle_session_timeout":                "0",
@@ -69,9 +69,6 @@ const JoinByHash = `
 select set_config('enable_nestloop', 'off', true),
        set_config('enable_hashjoin', 'on', true),
        set_config('enable_sort', 'on', true)`
-
-// lockTimeout is 0 for none.
-func (o Options) lockTimeout() time.Duration { return max(cmp.Or(o.LockTimeout, 5*time.Second), 0) }
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
