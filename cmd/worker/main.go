@@ -68,9 +68,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 			}
 			return why
 		}
-		paused := &pauses{}
-		w.Ready.Paused = paused.shown
-		return w.Serve(ctx, s.HTTPAddr, program.Health(w.Ready, w.Beside()), s.background(w, paused, receivers), func(ctx context.Context) error {
+		return w.Serve(ctx, s.HTTPAddr, program.Health(w.Ready, w.Beside()), s.background(w, receivers), func(ctx context.Context) error {
 			if err := awaitAccount(ctx, w.Log, w.DB, provider); err != nil || ctx.Err() != nil {
 				return err
 			}
@@ -81,7 +79,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 }
 
 // background is what a worker does beside its messages, until ctx ends.
-func (s settings) background(w *service.Service, paused *pauses, receivers []receiver) func(ctx context.Context) error {
+func (s settings) background(w *service.Service, receivers []receiver) func(ctx context.Context) error {
 	appended := w.Bell.Bell(domain.Topic, service.Ledger)
 	return func(ctx context.Context) error {
 		var all sync.WaitGroup
@@ -90,7 +88,7 @@ func (s settings) background(w *service.Service, paused *pauses, receivers []rec
 		all.Go(func() { (&upkeep.Expired{DB: w.DB, Log: w.Log, InboxWindow: s.InboxRetention}).Run(ctx) })
 		all.Go(func() { books.KeepBalances(ctx, w.Log, w.DB, appended) })
 		again("reading what is paused failed, nothing changes until it is read", func(ctx context.Context) (time.Duration, error) {
-			return pauseInterval, paused.read(ctx, w.DB, receivers)
+			return pauseInterval, followPauses(ctx, w.DB, receivers)
 		})
 		again("looking at the other sessions of the database failed", func(ctx context.Context) (time.Duration, error) {
 			return stuckInterval, endStuckSessions(ctx, w.Log, w.DB)

@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"slices"
-	"sync/atomic"
 
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/fulfillment/operate"
@@ -45,22 +43,19 @@ func processors(w *service.Service, services fulfillment.Services, m *metrics, s
 		if err != nil {
 			return nil, err
 		}
-		p.Pause(true) // until pauses.read has read what is paused
+		p.Pause(true) // until followPauses has read what is paused
 		receivers = append(receivers, receiver{r, w.Bell.Bell(r.Topic), p})
 	}
 	return receivers, nil
 }
 
-// pauses are what operators have paused, as the last reading found it.
-type pauses struct{ found atomic.Pointer[[]string] }
-
-// read pauses the receivers and merchants that operators have paused, and resumes the others.
-func (p *pauses) read(ctx context.Context, db *postgres.DB, receivers []receiver) error {
+// followPauses pauses the receivers and merchants that operators have paused, and resumes the others.
+func followPauses(ctx context.Context, db *postgres.DB, receivers []receiver) error {
 	all, err := operate.ListPauses(ctx, db)
 	if err != nil {
 		return err
 	}
-	paused, merchants := []string{}, []string{}
+	var paused, merchants []string
 	for _, pause := range all {
 		if pause.What == operate.PausedMerchant {
 			merchants = append(merchants, pause.Merchant)
@@ -70,17 +65,6 @@ func (p *pauses) read(ctx context.Context, db *postgres.DB, receivers []receiver
 	}
 	for _, r := range receivers {
 		r.processor.Pause(slices.Contains(paused, r.Name), merchants...)
-	}
-	if len(merchants) > 0 {
-		paused = append(paused, fmt.Sprintf("merchants: %d", len(merchants)))
-	}
-	p.found.Store(&paused)
-	return nil
-}
-
-func (p *pauses) shown() []string {
-	if found := p.found.Load(); found != nil {
-		return *found
 	}
 	return nil
 }

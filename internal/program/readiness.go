@@ -34,9 +34,6 @@ const (
 // Calls during a check, or within a second after it, share its answer: the database is
 // asked at most once a second.
 type Readiness struct {
-	// Paused, where set, returns what operators have paused. The program is ready nevertheless.
-	Paused func() []string
-
 	// Own, where set before the first call, says what keeps the program from its work where the database does not.
 	Own func(ctx context.Context) (why string)
 
@@ -162,30 +159,23 @@ func Health(ready *Readiness, metrics http.Handler) *http.Server {
 	if metrics != nil {
 		mux.Handle("GET /metrics", metrics)
 	}
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { status(w, http.StatusOK, "ok", nil) })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { status(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		why, err := ready.Ask(r.Context())
 		if err != nil {
 			why = "the database does not answer"
 		}
 		if why != "" {
-			status(w, http.StatusServiceUnavailable, why, nil)
+			status(w, http.StatusServiceUnavailable, why)
 			return
 		}
-		var paused []string
-		if ready.Paused != nil {
-			paused = ready.Paused()
-		}
-		status(w, http.StatusOK, "ready", paused)
+		status(w, http.StatusOK, "ready")
 	})
 	return &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second}
 }
 
-func status(w http.ResponseWriter, code int, what string, paused []string) {
+func status(w http.ResponseWriter, code int, what string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(struct {
-		Status string   `json:"status"`
-		Paused []string `json:"paused,omitempty"`
-	}{what, paused})
+	_ = json.NewEncoder(w).Encode(map[string]string{"status": what})
 }
