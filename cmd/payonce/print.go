@@ -151,6 +151,7 @@ var goneCommands = []struct{ line, instead string }{
 	{"stock set", "payonce stock add takes the difference, below zero too"},
 	{"stock show", "payonce stock list shows the articles, and payonce actions who changed them"},
 	{"timeline --svg", "payonce console draws the timeline"},
+	{"webhooks resend --merchant", "GET /v1/events has a merchant's events, and payonce webhooks resend takes ids of events or charges"},
 	{"webhooks list", "payonce actions lists the rotations of secrets, and payonce webhooks rotate shows which sign"},
 }
 

@@ -129,20 +129,7 @@ func (r *webhooksRotateCmd) Run(ctx context.Context, c *console, db *postgres.DB
 }
 
 type webhooksResendCmd struct {
-	Names    []string   `arg:"" optional:"" name:"id" help:"Id of an event, which is the webhook-id, or of a charge: all of its webhook events and those of its refunds."`
-	Merchant string     `placeholder:"ID" and:"period" help:"All webhook events of this merchant, within --since and --until."`
-	Since    time.Time  `and:"period" placeholder:"2026-11-21T08:00:00Z" help:"Recorded at this time or later (RFC 3339)."`
-	Until    *time.Time `placeholder:"2026-11-21T09:00:00Z" help:"Recorded before this time; now without it."`
-}
-
-func (r webhooksResendCmd) AfterApply() error {
-	switch {
-	case (len(r.Names) > 0) == (r.Merchant != "" || r.Until != nil):
-		return errors.New("say what: ids of events or charges, or --merchant with --since and --until, but not both")
-	case r.Until != nil && !r.Until.After(r.Since):
-		return errors.New("--until must be later than --since")
-	}
-	return nil
+	Names []string `arg:"" name:"id" help:"Id of an event, which is the webhook-id, or of a charge: all of its webhook events and those of its refunds."`
 }
 
 // resend is a webhook that will be delivered once more.
@@ -153,17 +140,13 @@ type resend struct {
 }
 
 // Run returns when the resends are recorded; the workers deliver. A webhook that cannot be
-// delivered again is named on stderr and does not keep the others from it. If it was given
-// by name, the exit code is then 1.
+// delivered again is named on stderr and does not keep the others from it; the exit code is then 1.
 //
 // If we die here: each resend is recorded, with its message, or not at all.
 // The operator repeats the command, and the merchant knows the repeated webhooks by their ids.
 // Test: TestScripts/resend.
 func (r webhooksResendCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
-	outcomes, err := operate.FindWebhookEvents(ctx, db, r.Names, r.Merchant, r.Since, r.Until)
-	if err == nil && r.Merchant != "" && len(outcomes) == 0 {
-		err = fmt.Errorf("merchant %q has no webhook event within that time", r.Merchant)
-	}
+	outcomes, err := operate.FindWebhookEvents(ctx, db, r.Names)
 	if err != nil {
 		return err
 	}
@@ -193,7 +176,7 @@ func (r webhooksResendCmd) Run(ctx context.Context, c *console, db *postgres.DB)
 	showList(c, resends, columns[resend]{"WEBHOOK\tCHARGE\tEVENT\tRESEND", func(r resend) []any { // what was recorded before a failure too
 		return []any{r.Type, r.ChargeID, r.EventID, r.ResendID}
 	}})
-	if err == nil && len(refused) > 0 && r.Merchant == "" {
+	if err == nil && len(refused) > 0 {
 		err = errFound
 	}
 	return err

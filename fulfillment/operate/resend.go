@@ -30,8 +30,7 @@ type WebhookEvent struct {
 	Discarded bool   `json:"-"` // an operator discarded the message of its first delivery
 }
 
-const (
-	selectWebhookEvents = `
+const selectWebhookEvents = `
 -- operate.selectWebhookEvents
 select e.event_id,
        e.stream_id   as charge_id,
@@ -51,8 +50,7 @@ select e.event_id,
           where i.receiver = 'notification'
             and i.message_id = e.event_id::text) = 'discarded', false) as discarded
   from ledger_events e
- where e.webhook`
-	ofNames = `
+ where e.webhook
    and e.event_id in (
          select event_id
            from ledger_events
@@ -62,17 +60,10 @@ select e.event_id,
            from ledger_events
           where stream_id = any ($2))
  order by e.position`
-	ofMerchant = `
-   and e.merchant_id = $1
-   and e.recorded_at >= $2
-   and e.recorded_at < coalesce($3::timestamptz, 'infinity')
- order by e.position`
-)
 
 // FindWebhookEvents returns the webhook events with these ids, and all those of the charges with these
-// ids; names that are neither lead to nothing. Or, if merchant is not empty, those of a merchant that
-// were recorded since a time and, unless until is nil, before that.
-func FindWebhookEvents(ctx context.Context, q postgres.Querier, names []string, merchant string, since time.Time, until *time.Time) ([]WebhookEvent, error) {
+// ids; names that are neither lead to nothing.
+func FindWebhookEvents(ctx context.Context, q postgres.Querier, names []string) ([]WebhookEvent, error) {
 	var events, charges []string
 	for _, name := range names {
 		if id, err := uuid.Parse(name); err == nil {
@@ -81,11 +72,7 @@ func FindWebhookEvents(ctx context.Context, q postgres.Querier, names []string, 
 			charges = append(charges, name)
 		}
 	}
-	sql, args := selectWebhookEvents+ofNames, []any{events, charges}
-	if merchant != "" {
-		sql, args = selectWebhookEvents+ofMerchant, []any{merchant, since, until}
-	}
-	rows, _ := q.Query(ctx, sql, args...) // CollectRows returns its error
+	rows, _ := q.Query(ctx, selectWebhookEvents, events, charges) // CollectRows returns its error
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[WebhookEvent])
 	if err != nil {
 		return nil, fmt.Errorf("read webhook events: %w", err)
