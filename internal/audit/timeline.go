@@ -188,7 +188,10 @@ func (t *Timeline) readEvents(ctx context.Context, q postgres.Querier, ids []str
 	return ledger.Each(ctx, q, slices.Sorted(maps.Keys(byCharge)), func(s ledger.Stream, unreadable error) bool {
 		entries, charge := byCharge[s.ID], ledger.New(s.ID).Charge
 		for i, e := range s.Events {
-			explain(entries[i].Detail, s, charge, e.Event)
+			if charge.Voids(e.Event) {
+				entries[i].Detail["void"] = true
+			}
+			maps.Copy(entries[i].Detail, domain.Details(e.Event))
 			charge = domain.Fold(charge, e.Event)
 		}
 		c := TimelineCharge{
@@ -202,33 +205,4 @@ func (t *Timeline) readEvents(ctx context.Context, q postgres.Querier, ids []str
 		t.Charges = append(t.Charges, c)
 		return true
 	})
-}
-
-// explain adds what an event of a stream says, as the next one of c.
-func explain(detail Detail, s ledger.Stream, c domain.Charge, event domain.Event) {
-	if c.Voids(event) {
-		detail["void"] = true
-	}
-	maps.Copy(detail, domain.Details(event))
-	var key string // Idempotency-Key of the call to the provider that the event is about
-	switch e := event.(type) {
-	case domain.PaymentStarted, domain.PaymentAttemptFailed, domain.PaymentCaptured, domain.PaymentDeclined:
-		declined, _ := e.(domain.PaymentDeclined)
-		_, canceled := c.Deadlines()[declined.Code]
-		switch {
-		case canceled: // the provider cancels without a key
-		case c.PaymentStarted():
-			key = s.At(c.AttemptVersion).ID.String()
-		default:
-			key = c.CreationKey()
-		}
-	case domain.RefundAttemptFailed, domain.RefundSucceeded, domain.RefundFailed:
-		id, _ := detail["refund_id"].(string)
-		if r, found := c.Refund(id); found {
-			key = r.ProviderKey()
-		}
-	}
-	if key != "" {
-		detail["provider_key"] = key
-	}
 }

@@ -90,7 +90,7 @@ select o.created_at as at,
 // end or, while there is none, its state. A discard takes a fence of its own, which is no
 // claim. Of many claims some are not kept, so a successor is named only by the next fence. No
 // index has the charge of every message: events lead to theirs by their ids, and
-// inbox_not_of_events has the others.
+// inbox_not_of_events has the others. A holder is shown as its process, without what makes the start unique.
 const selectInbox = messageKeys + `
 -- audit.selectInbox
 select e.at,
@@ -113,9 +113,10 @@ select e.at,
               i.receiver as who,
               h.claim - 'at' - 'claimed_at' || jsonb_build_object(
                 'claimed_at',    coalesce((h.claim ->> 'claimed_at')::timestamptz, i.received_at),
+                'holder',        split_part(h.claim ->> 'holder', '/', 1),
                 'taken_over_by', case when h.claim ->> 'lease_ended_at' is not null
                                        and coalesce((i.history -> h.n::int ->> 'fence')::bigint, i.fence) = (h.claim ->> 'fence')::bigint + 1
-                                      then coalesce(i.history -> h.n::int ->> 'holder', i.holder) end) as detail
+                                      then split_part(coalesce(i.history -> h.n::int ->> 'holder', i.holder), '/', 1) end) as detail
          from jsonb_array_elements(i.history) with ordinality as h (claim, n)
        union all values
        (1, i.received_at, 'received', i.receiver,
@@ -134,7 +135,7 @@ select e.at,
           'waits',         i.waits,
           'deaths',        i.deaths,
           'last_error',    nullif(i.last_error, ''),
-          'holder',        nullif(i.holder, ''),
+          'holder',        nullif(split_part(i.holder, '/', 1), ''),
           'claimed_at',    case when i.status in ('done', 'running') and i.fence > 0 then coalesce(i.claimed_at, i.received_at) end,
           'receiver',      case i.status when 'discarded' then i.receiver end,
           'behind',        case when i.status = 'pending' and not i.first then true end,

@@ -121,37 +121,6 @@ select append_event('{sold}', 'refund.requested.v1', '{"refund_id": "re_forged",
 	testrun.Same(t, "timelines", strings.Split(string(want), "\n"), strings.Split(text.String(), "\n"))
 }
 
-// TestReadTimeline_showsKeysThatWereSent: a creation has the key of the charge, and a cancellation has none.
-func TestReadTimeline_showsKeysThatWereSent(t *testing.T) {
-	t.Parallel()
-	f := emptyFixture(t)
-	f.reserve("uncreated")
-	f.decide("uncreated", recorded(domain.PaymentAttemptFailed{Stage: domain.StageCreate, StatusCode: 500}))
-	f.decide("uncreated", func(c domain.Charge) []domain.Event {
-		return c.Fail(domain.Failure{Code: domain.ProviderRefused, Message: "no"})
-	})
-	f.reserve("unconfirmed")
-	f.decide("unconfirmed", recorded(domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_unconfirmed"}))
-	f.decide("unconfirmed", recorded(domain.ChargeCancelRequested{}))
-	f.decide("unconfirmed", func(c domain.Charge) []domain.Event { return c.Fail(*c.Cancellation(time.Time{})) })
-	for _, test := range []struct {
-		charge string
-		want   []string
-	}{
-		{"uncreated", []string{"payment.attempt_failed.v1 -0", "payment.declined.v1 -1"}},
-		{"unconfirmed", []string{"payment.started.v1 -0", "payment.declined.v1 <nil>"}},
-	} {
-		var got []string
-		reference := f.load(test.charge).Charge.Reference
-		for _, e := range f.timeline(t, "{"+test.charge+"}", "").Entries {
-			if strings.HasPrefix(e.What, "payment.") {
-				got = append(got, e.What+" "+strings.TrimPrefix(fmt.Sprint(e.Detail["provider_key"]), reference))
-			}
-		}
-		testrun.Same(t, "keys of "+test.charge, test.want, got)
-	}
-}
-
 func TestReadTimeline_findsByName(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -179,25 +148,5 @@ func TestReadTimeline_findsByName(t *testing.T) {
 		if tl, err := audit.ReadTimeline(t.Context(), f.db, f.named(name), merchant); !errors.Is(err, audit.ErrNotFound) {
 			t.Errorf("%q of %q: %v, %+v", name, merchant, err, tl)
 		}
-	}
-}
-
-// TestReadTimeline_readsTheMessagesOfTheChargeAlone counts the rows that the inbox's statement reads of
-// 12,000, for the oldest charge.
-func TestReadTimeline_readsTheMessagesOfTheChargeAlone(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	testdb.Exec(t, db.Pool(), `
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-select md5(n::text)::uuid, 'ch_' || n, 1, 'charge.requested.v1', 1, 'acme', '{}', '{}', now() from generate_series(1, 4000) n`)
-	testdb.Exec(t, db.Pool(), `
-insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, done_fence)
-select 'fulfillment', m.id, stream_id, m.type, '', '{}', '', 'done', 1, 1
-  from ledger_events e, lateral (values (event_id::text, e.type), ('evt_' || position, 'stripe.refund.updated'), ('resend:' || event_id, 'webhook.resend')) m (id, type)`)
-	testdb.Exec(t, db.Pool(), `analyze ledger_events, inbox`)
-	plan := testdb.All[string](t, db, "explain (analyze, costs off) "+audit.SelectInbox, []string{"ch_1"}, time.Now())
-	text := strings.Join(plan, "\n")
-	if many := regexp.MustCompile(`(Removed by Filter: |rows=)\d{3,}`).FindString(text); many != "" || !strings.Contains(plan[0], " rows=6") {
-		t.Errorf("%s\n%s", many, text)
 	}
 }

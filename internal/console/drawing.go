@@ -81,7 +81,7 @@ var sentences = map[string][]sentence{
 		{"client", "api", "key", "$what", "key $key"},
 		{"api", "database", "key", "key with its answer $status_code", "once: idempotency_keys_once"},
 	},
-	"call":              {{"actor", "provider", "call", "$call", "key $provider_key"}}, // before the event that is about it
+	"call":              {{"actor", "provider", "call", "$call", ""}}, // before the event that is about it
 	"event":             {{"actor", "database", "event", "$version $what", "$about"}},
 	"webhook":           {{"actor", "merchant", "call", "$type", "webhook-id $webhook_id"}, {"actor", "database", "event", "$version $what", ""}},
 	"outbox":            {{"", "database", "message", "message queued", "outbox, topic $who: $what"}},
@@ -169,13 +169,9 @@ func (d *drawing) claimOf(message string, fence int64) *claim {
 	return &claim{}
 }
 
-// endOfHolder is the random text that inbox.New puts behind the name of a process.
-var endOfHolder = regexp.MustCompile(`/[A-Z2-7]{8}$`)
-
-// worker is the swim lane of a holder. Workers have letters, in the order in which they are seen. The receivers
-// of a process are holders of their own: they differ in their ends.
+// worker is the swim lane of a holder. Workers have letters, in the order in which they are seen.
 func (d *drawing) worker(holder string) *lane {
-	holder = cmp.Or(endOfHolder.ReplaceAllString(holder, ""), "not known")
+	holder = cmp.Or(holder, "not known")
 	if i := slices.IndexFunc(d.Lanes, func(l *lane) bool { return l.About == holder }); i >= 0 {
 		return d.Lanes[i]
 	}
@@ -227,7 +223,7 @@ func (d *drawing) add(e audit.TimelineEntry) {
 	if special, found := sentences[e.Kind+" "+words["what"]]; found {
 		said = special
 	}
-	if e.Kind == "event" && words["provider_key"] != "" {
+	if e.Kind == "event" && calls.MatchString(e.What) {
 		said = slices.Concat(sentences["call"], said)
 	}
 	at := e.At
@@ -247,6 +243,9 @@ func (d *drawing) add(e audit.TimelineEntry) {
 		}
 	}
 }
+
+// calls are the types of events that are about a call of the provider.
+var calls = regexp.MustCompile(`^(payment\.(started|attempt_failed|captured|declined)|refund\.(attempt_failed|succeeded|failed))\.v`)
 
 // failure is how the types of events end that are drawn as such.
 var failure = regexp.MustCompile(`(failed|declined|rejected)$`)
@@ -268,6 +267,8 @@ func (d *drawing) words(e audit.TimelineEntry) map[string]string {
 		words["call"] = "create the payment"
 	case strings.HasPrefix(what, "refund."):
 		words["call"] = "refund"
+	case slices.Contains([]string{"canceled", "expired", "authentication_timeout"}, words["code"]):
+		words["call"] = "cancel the payment"
 	}
 	if _, reason, waits := strings.Cut(words["error"], "waiting: "); waits && e.What == "failed" {
 		words["what"], words["error"] = "waits", reason

@@ -70,7 +70,7 @@ func hostileTimeline(n int) audit.Timeline {
 		detail := audit.Detail{text: text, "items": []string{text}, "claimed_at": start.Format(time.RFC3339Nano), "holder": text + strconv.Itoa(i%9)}
 		for _, name := range []string{
 			"message", "error", "last_error", "type", "status", "id",
-			"webhook_id", "provider_key", "dropped_by", "key", "status_code", "cause", "event_id",
+			"webhook_id", "dropped_by", "key", "status_code", "cause", "event_id",
 		} {
 			detail[name] = text
 		}
