@@ -8,7 +8,6 @@ import (
 	"io"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -43,7 +42,7 @@ func (a auditCmd) Run(ctx context.Context, c *console, db *postgres.DB, client *
 	if err != nil {
 		return err
 	}
-	report, err := audit.Run(ctx, db)
+	report, err := audit.Run(ctx, db.Pool())
 	if err != nil {
 		return err
 	}
@@ -163,11 +162,6 @@ func printTimeline(p io.Writer, t audit.Timeline) {
 		what := e.What
 		if e.Version > 0 {
 			what = strconv.Itoa(e.Version) + " " + what
-		}
-		for _, name := range []string{"holder", "taken_over_by"} {
-			if holder, ok := e.Detail[name].(string); ok {
-				e.Detail[name], _, _ = strings.Cut(holder, "/") // the process, without what makes its start unique
-			}
 		}
 		return []any{e.At.UTC().Format("2006-01-02 15:04:05.000"), e.Kind, what, e.Who, e.Detail}
 	}}

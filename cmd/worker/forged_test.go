@@ -100,7 +100,7 @@ select count(*) filter (where status = 'dead') = 6
 		shown := p.Get(t, "/metrics").Body
 		return strings.Contains(shown, `payonce_inbox_messages{receiver="fulfillment",status="dead"}`)
 	})
-	report, err := audit.Run(t.Context(), db)
+	report, err := audit.Run(t.Context(), db.Pool())
 	if err != nil || report.OK {
 		t.Errorf("the audit finds %+v: %v", report, err)
 	}

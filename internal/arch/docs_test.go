@@ -302,7 +302,7 @@ func TestPromises(t *testing.T) {
 // those that compare the ledger with the provider.
 func auditChecks(t *testing.T) (names []string) {
 	t.Helper()
-	report, err := audit.Run(t.Context(), testdb.Open(t))
+	report, err := audit.Run(t.Context(), testdb.Open(t).Pool())
 	must(t, err)
 	for _, check := range report.Checks {
 		names = append(names, check.Name)

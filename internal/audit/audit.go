@@ -96,11 +96,10 @@ func checkEach[T any](name string, cases []T, complain func(T) string) Check {
 	return check
 }
 
-// Database is what Run reads: a *postgres.DB as the owner of the tables or as the console.
+// Database is what Run reads, a pool or a transaction as the owner of the tables or as the console.
 type Database interface {
 	postgres.Querier
-	// Read sends a batch of settings and one statement that reads.
-	Read(ctx context.Context, b *pgx.Batch) error
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
 // Run checks every invariant that the tables can show, with one connection. While a snapshot
@@ -153,7 +152,7 @@ func checkRows(ctx context.Context, db Database, charges []string, invariants []
 		checks, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Check])
 		return err
 	})
-	if err := db.Read(ctx, b); err != nil {
+	if err := db.SendBatch(ctx, b).Close(); err != nil {
 		return nil, fmt.Errorf("check that %s: %w", invariants[0].name, err)
 	}
 	return checks, nil

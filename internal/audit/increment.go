@@ -44,12 +44,6 @@ update audit_progress
        violated = violated + $2`
 )
 
-// within reads in a transaction.
-type within struct{ pgx.Tx }
-
-// Read is that of Database.
-func (tx within) Read(ctx context.Context, b *pgx.Batch) error { return tx.SendBatch(ctx, b).Close() }
-
 // Continue audits the next charges that have new events, those of at most 1,000 events, and returns
 // the checks that they violate, and whether there may be more. Of several workers that call it at
 // once one audits.
@@ -65,7 +59,7 @@ func Continue(ctx context.Context, db *postgres.DB) (violated []Check, more bool
 		}
 		slices.Sort(charges)
 		var err error
-		if violated, err = checkCharges(ctx, within{tx}, slices.Compact(charges)); err != nil {
+		if violated, err = checkCharges(ctx, tx, slices.Compact(charges)); err != nil {
 			return err
 		}
 		checked, broken := sum(violated)

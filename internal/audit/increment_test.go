@@ -126,9 +126,9 @@ select (select sum(seq_tup_read) from pg_stat_user_tables where relname not in (
 var hidden = []string{"a_message_about_nothing", "a_reservation_without_a_charge", "an_order_held_without_need"}
 
 // agrees makes an increment of all charges, which finds what the report has of its checks.
-func agrees(t *testing.T, db audit.Database, q postgres.Querier, report audit.Report) {
+func agrees(t *testing.T, db audit.Database, report audit.Report) {
 	t.Helper()
-	all := testdb.All[string](t, q, `select distinct stream_id from ledger_events`)
+	all := testdb.All[string](t, db, `select distinct stream_id from ledger_events`)
 	if len(all) == 0 {
 		return
 	}

@@ -149,7 +149,7 @@ func (c *Console) auditAlways(ctx context.Context, db *postgres.DB) {
 		case <-c.viewed:
 		}
 		began := c.Now()
-		report, err := audit.Run(ctx, db)
+		report, err := audit.Run(ctx, db.Pool())
 		ended := c.Now()
 		next := audited{report.Checks, ended, ""}
 		if err != nil {

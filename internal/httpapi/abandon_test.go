@@ -59,7 +59,7 @@ func TestAbandon(t *testing.T) {
 		w.wantAbandoned(t, "a%20b", "pending")
 		w.wantAbandoned(t, `"a%20b"`, "pending")
 		wantRows(t, w.db, before, map[string]int64{"idempotency_keys": 1, "ledger_events": 1, "outbox": 1})
-		report, err := audit.Run(t.Context(), w.db)
+		report, err := audit.Run(t.Context(), w.db.Pool())
 		testdb.Must(t, err)
 		for _, check := range report.Checks {
 			if check.Violated > 0 {
