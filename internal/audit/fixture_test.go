@@ -32,11 +32,6 @@ type fixture struct {
 	ids map[string]string // of charges and refunds, by name
 }
 
-func emptyFixture(t *testing.T) *fixture {
-	t.Helper()
-	return fixtureIn(t, testdb.Reused(t))
-}
-
 func fixtureIn(t *testing.T, db *postgres.DB) *fixture {
 	t.Helper()
 	f := &fixture{t: t, db: db, ids: map[string]string{}}
@@ -50,7 +45,7 @@ insert into stock (merchant_id, sku, supplied, available) values ('acme', 'tshir
 // newFixture has charges and refunds in every state. Their names say in which.
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := emptyFixture(t)
+	f := fixtureIn(t, testdb.Reused(t))
 	for _, name := range []string{"sold", "bought", "undelivered", "refunded"} {
 		f.pay(name)
 		if name != "undelivered" {

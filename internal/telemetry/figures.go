@@ -76,29 +76,23 @@ func (f *figures) Collect(to chan<- prometheus.Metric) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.readAt.IsZero() || f.now().Sub(f.readAt) >= figuresFor {
-		f.refreshLocked()
-		f.readAt = f.now()
+		shown, err := f.readAll()
+		if err != nil && !f.failed {
+			f.log.Warn("metrics could not be read", "error", err)
+		}
+		f.failed, f.readAt = err != nil, f.now()
+		f.shown = append(shown, prometheus.MustNewConstMetric(f.described[figuresUp], prometheus.GaugeValue, number(err == nil)))
 	}
 	for _, m := range f.shown {
 		to <- m
 	}
 }
 
-func (f *figures) refreshLocked() {
-	// A scrape that is given up serves the next one.
+// readAll runs statements that return the names of gauges, the values of their labels,
+// and their values. A scrape that is given up serves the next one.
+func (f *figures) readAll() (shown []prometheus.Metric, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), f.figuresTimeout)
 	defer cancel()
-	shown, err := f.readAll(ctx)
-	if err != nil && !f.failed {
-		f.log.Warn("metrics could not be read", "error", err)
-	}
-	f.failed = err != nil
-	f.shown = append(shown, prometheus.MustNewConstMetric(f.described[figuresUp], prometheus.GaugeValue, number(err == nil)))
-}
-
-// readAll runs statements that return the names of gauges, the values of their labels,
-// and their values.
-func (f *figures) readAll(ctx context.Context) (shown []prometheus.Metric, err error) {
 	for _, s := range []struct {
 		of, sql string
 		args    []any
