@@ -2,7 +2,6 @@ package audit_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -239,17 +238,4 @@ func named(t *testing.T, report audit.Report, name string) audit.Check {
 		t.Fatalf("no check is called %q", name)
 	}
 	return report.Checks[i]
-}
-
-// TestReport adds checks, and encodes as the contract says.
-func TestReport(t *testing.T) {
-	t.Parallel()
-	var r audit.Report
-	r.Add(audit.Check{Name: "streams are legal", Checked: 2, Violated: 1, Examples: []string{"ch_1: why"}})
-	r.Add(audit.Check{Name: "two", Checked: 1, Examples: []string{}})
-	got, err := json.Marshal(r)
-	want := `{"ok":false,"checks":[{"name":"streams are legal","checked":2,"violated":1,"examples":["ch_1: why"]},{"name":"two","checked":1,"violated":0,"examples":[]}]}`
-	if string(got) != want || err != nil {
-		t.Errorf("encoded as %s (%v), want %s", got, err, want)
-	}
 }
