@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/bojanz/currency"
 	"github.com/jackc/pgx/v5"
@@ -194,19 +195,16 @@ type stockAddCmd struct {
 
 const longestID = 255 // bytes, as the records keep
 
-// AfterApply lets the trigger that records the change know its reason and its id, by which
-// operator_actions_one_supply refuses a repetition.
-func (a stockAddCmd) AfterApply(o *postgres.Options) error {
+func (a stockAddCmd) AfterApply() error {
 	switch {
 	case a.Quantity == 0 || max(a.Quantity, -a.Quantity) > mostUnits:
 		return fmt.Errorf("--quantity is %d: give 1 to %d, or below zero to take units away", a.Quantity, mostUnits)
 	case len(a.ID) > longestID:
 		return fmt.Errorf("--id has %d bytes: give at most %d", len(a.ID), longestID)
-	case strings.TrimSpace(a.Reason) == "":
-		return errors.New("--reason must say why")
+	case strings.TrimSpace(a.Reason) == "" || utf8.RuneCountInString(a.Reason) > longestReason:
+		return fmt.Errorf("--reason must say why, in at most %d characters", longestReason)
 	}
-	o.Settings["payonce.action_id"] = a.ID
-	return reasonFlag{a.Reason}.AfterApply(o)
+	return nil
 }
 
 // Run adds once if the change has an id, and prints the article.
@@ -215,6 +213,7 @@ func (a stockAddCmd) AfterApply(o *postgres.Options) error {
 // the id finds the record. Test: TestScripts/stock.
 func (a stockAddCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	b, changed := &pgx.Batch{}, []operate.Stock{}
+	audit.Explain(b, a.Reason, a.ID)
 	operate.AddStock(b, a.Merchant, a.SKU, a.Quantity, &changed)
 	err := db.Commit(ctx, b)
 	switch constraint := groupcommit.Constraint(err); {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -45,6 +47,17 @@ select action_id                          as number,
 func ListActions(ctx context.Context, q postgres.Querier, merchant string, since time.Time, limit int) ([]Action, error) {
 	return collect[Action](ctx, q, "operators' actions", selectActions, merchant, since, limit)
 }
+
+const setReason = `
+-- audit.setReason
+select set_config('payonce.reason', $1, true),
+       set_config('payonce.action_id', $2, true)`
+
+// Explain queues the reason and the id of the actions that are queued behind it in the same
+// batch; "" for none. A supply of stock whose id an earlier one of the article has is refused
+// by operator_actions_one_supply. They are not settings of the session: a pooler may drop those,
+// and no check would notice, so a repeated command would add twice.
+func Explain(b *pgx.Batch, reason, id string) { b.Queue(setReason, reason, id) }
 
 const selectSupply = `
 -- audit.selectSupply

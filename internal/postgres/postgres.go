@@ -190,8 +190,8 @@ func local(host string) bool {
 }
 
 // serverSettings also reads a setting that a session lacks, of those which it was opened with. They are a
-// part of its first packet, which a pooler may answer itself and forward in part. The role and our own are
-// those that pg_settings does not show.
+// part of its first packet, which a pooler may answer itself and forward in part. The role is the one that
+// pg_settings does not show.
 const serverSettings = `
 -- postgres.serverSettings
 select current_setting('server_version_num')::int,
@@ -204,8 +204,8 @@ select current_setting('server_version_num')::int,
                    from jsonb_each_text($1) as w (name, value)
                    left join pg_settings s
                      on lower(s.name) = lower(w.name)
-                  where case when w.name = 'role' or w.name like 'payonce.%'
-                             then current_setting(w.name, true) is distinct from w.value
+                  where case when w.name = 'role'
+                             then current_setting('role') <> w.value
                              else s.source <> 'client' and s.setting <> w.value
                         end), '')`
 
