@@ -79,9 +79,17 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 
 var functions = template.FuncMap{
 	"plural": plural, "money": money, "dict": dict, "lanes": Draw,
-	"short": func(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) },
+	"short": short,
 	"clock": func(t time.Time) string { return t.UTC().Format("15:04:05.000") },
 	"when":  func(t time.Time) string { return t.UTC().Format(time.DateTime) },
+}
+
+// short shows a duration to the millisecond, and one below a millisecond to 10 µs.
+func short(d time.Duration) string {
+	if d.Abs() < time.Millisecond {
+		return d.Round(10 * time.Microsecond).String()
+	}
+	return d.Round(time.Millisecond).String()
 }
 
 // money shows an amount, which is in minor units, in units of its currency.
