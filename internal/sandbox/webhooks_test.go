@@ -167,7 +167,7 @@ func TestEvents_areSentAgainUntilTheyAreTaken(t *testing.T) {
 	}
 	r.setDown(true)
 	f.control(http.MethodPost, "/duplicate-webhooks", `{"times":2}`).want(t, 200, members{"events": 3.0, "sent": 6.0, "delivered": 0.0})
-	f.it.Drain()
+	f.stop()
 	f.control(http.MethodPost, "/duplicate-webhooks", `{"times":2}`).want(t, 200, members{"events": 3.0, "sent": 0.0, "delivered": 0.0})
 }
 
