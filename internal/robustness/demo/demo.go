@@ -43,7 +43,7 @@ type Options struct {
 	JSON bool
 	// Database is the URL of a server to use instead of one of the demo's own.
 	Database string
-	// Running, if set, uses services that run already.
+	// Running, if set, uses services that run already, in place of Keep and Database.
 	Running *Running
 	// ConsoleURL, if set, is where a web console is, which says that it waits for the database.
 	ConsoleURL string
@@ -82,20 +82,18 @@ type run struct {
 	plan plan
 	took time.Duration
 
-	striking sync.Mutex     // one strike at a time: a program that starts needs the database
+	// striking lets one strike happen at a time, since a program that starts needs the database. It guards
+	// chaos and what follows.
+	striking sync.Mutex
 	kills    int            // of programs
-	breaking sync.Mutex     // of chaos, faults and kills
 	faults   harness.Faults // the demo's own, which an action of the lab restores
 }
 
 // Run runs the demo. It returns nil if every promise held and the faults really
 // happened, and ErrBroken if not.
 func Run(ctx context.Context, o Options) error {
-	switch {
-	case o.Charges < 1:
+	if o.Charges < 1 {
 		return fmt.Errorf("--charges is %d: it must be at least 1", o.Charges)
-	case o.Running != nil && (o.Keep || o.Database != ""):
-		return errors.New("--running plays on services that run already: leave out --keep and --database")
 	}
 	err := o.run(ctx)
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
