@@ -82,10 +82,9 @@ type run struct {
 	plan plan
 	took time.Duration
 
-	// striking lets one strike happen at a time, since a program that starts needs the database. It guards
-	// chaos and what follows.
-	striking sync.Mutex
+	striking sync.Mutex     // one strike at a time: a program that starts needs the database
 	kills    int            // of programs
+	breaking sync.Mutex     // of chaos, faults and kills
 	faults   harness.Faults // the demo's own, which an action of the lab restores
 }
 

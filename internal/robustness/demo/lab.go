@@ -214,9 +214,9 @@ func (r *run) outage(ctx context.Context, e entry) (string, error) {
 	}
 	ctx, cancel := closing(ctx)
 	defer cancel()
-	r.striking.Lock()
+	r.breaking.Lock()
 	own := r.faults
-	r.striking.Unlock()
+	r.breaking.Unlock()
 	return fmt.Sprintf("for %s %s", outageLength, e["said"]), errors.Join(err, r.sandbox.SetFaults(ctx, own))
 }
 
@@ -269,9 +269,9 @@ func (r *run) strikeAll(ctx context.Context) error {
 
 // setFaults replaces the faults of the sandbox, and those that the lab restores.
 func (r *run) setFaults(ctx context.Context, f harness.Faults) error {
-	r.striking.Lock()
+	r.breaking.Lock()
 	r.faults = f
-	r.striking.Unlock()
+	r.breaking.Unlock()
 	return r.sandbox.SetFaults(ctx, f)
 }
 
@@ -284,8 +284,8 @@ func (r *run) strike(ctx context.Context, name string) error {
 	}
 	flowing, began := r.inFlight() > 0, r.Now()
 	_, err := r.act(ctx, name)
-	r.striking.Lock()
-	defer r.striking.Unlock()
+	r.breaking.Lock()
+	defer r.breaking.Unlock()
 	switch c := &r.chaos; {
 	case errors.Is(err, errNotRun):
 		c.notRun = true
@@ -303,8 +303,8 @@ func (r *run) strike(ctx context.Context, name string) error {
 
 // broken is what was broken so far.
 func (r *run) broken() string {
-	r.striking.Lock()
-	defer r.striking.Unlock()
+	r.breaking.Lock()
+	defer r.breaking.Unlock()
 	struck := r.chaos.struck
 	text := fmt.Sprintf("%s %s, %s %s", plural(struck[killWorker], "worker"), r.killed, plural(struck[killAPI], "api"), r.killed)
 	if struck[restartDatabase] > 0 {
