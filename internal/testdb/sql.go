@@ -14,7 +14,10 @@ import (
 )
 
 // Must ends the test if there is an error.
-var Must = testrun.Must
+func Must(tb testrun.TB, err error) {
+	tb.Helper()
+	testrun.Must(tb, err)
+}
 
 // Execer is a pool, a connection or a transaction.
 type Execer interface {
