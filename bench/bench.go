@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"time"
 
@@ -23,10 +22,10 @@ type bench struct {
 	version       string
 	versionNumber int
 
-	programs       map[string]string // the folder of the programs, by who made them
-	folder         string            // for programs and their logs; removed at the end
-	warm, measured time.Duration     // of each measurement
-	replayed       int               // charges whose responses are asked for again
+	programs       map[string]harness.Binaries // by who made them
+	folder         string                      // for programs and their logs; removed at the end
+	warm, measured time.Duration               // of each measurement
+	replayed       int                         // charges whose responses are asked for again
 	say            io.Writer
 }
 
@@ -46,7 +45,7 @@ func open(ctx context.Context, say io.Writer, c runCmd, warm time.Duration) (*be
 	if err != nil {
 		return nil, fmt.Errorf("make a folder: %w", err)
 	}
-	b := &bench{programs: map[string]string{}, folder: folder, say: say, warm: warm, measured: c.For, replayed: 2_000}
+	b := &bench{programs: map[string]harness.Binaries{}, folder: folder, say: say, warm: warm, measured: c.For, replayed: 2_000}
 	if err := b.start(ctx, c.Base); err != nil {
 		return nil, errors.Join(err, b.close()) //nolint:contextcheck // it closes whatever happens
 	}
@@ -64,14 +63,15 @@ func (b *bench) start(ctx context.Context, base string) (err error) {
 		if tree == "" {
 			continue
 		}
-		b.programs[by] = filepath.Join(b.folder, by)
-		command := exec.CommandContext(ctx, "go", "build", "-o", b.programs[by]+"/", "./cmd/api", "./cmd/worker", "./cmd/payonce")
-		command.Dir = tree
-		if said, err := command.CombinedOutput(); err != nil {
-			return fmt.Errorf("build %s: %w: %s", tree, err, said)
+		if b.programs[by], err = harness.Build(ctx, filepath.Join(b.folder, by), "-C", tree); err != nil {
+			return err
 		}
 	}
-	b.programs[byRiver] = b.programs[byPayonce] // which make its tables and its merchant
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	b.programs[byRiver] = harness.Binaries{API: self, Payonce: b.programs[byPayonce].Payonce} // which makes its tables and its merchant
 	fmt.Fprintln(b.say, "starting PostgreSQL, fsync on")
 	if b.server, err = local.Start(ctx, local.Options{Fsync: true, Settings: settings}); err != nil {
 		return err
@@ -96,12 +96,6 @@ select pg_logical_emit_message(false, 'bench', 'an empty file would not be switc
 func (b *bench) admin() string { return b.server.URL("postgres") }
 
 const databaseName = "bench"
-
-// payonce runs the operator's tool on the database of the measurement.
-func (b *bench) payonce(ctx context.Context, by string, args ...string) ([]byte, error) {
-	env := map[string]string{"DATABASE_URL": b.server.URL(databaseName)}
-	return harness.Run(ctx, env, filepath.Join(b.programs[by], "payonce"), args...)
-}
 
 // cleanUp removes the database of a measurement. So during the next one no pages of
 // this one wait to be written, and autovacuum has nothing else to do.

@@ -37,7 +37,7 @@ func (d *deployment) readCounters(ctx context.Context) (c counters, err error) {
 	if d.versionNumber >= 180_000 {
 		flushes = "sum(fsyncs)::bigint from pg_stat_io where object = 'wal'"
 	}
-	return c, read(ctx, d.database, fmt.Sprintf(selectCounters, flushes), nil, &c.Transactions, &c.Flushes, &c.WALBytes)
+	return c, read(ctx, d.Service, fmt.Sprintf(selectCounters, flushes), nil, &c.Transactions, &c.Flushes, &c.WALBytes)
 }
 
 const selectOthers = `
@@ -53,37 +53,51 @@ func (d *deployment) counted(ctx context.Context) (counters, error) {
 	waiting, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for others := 1; others > 0; {
-		if err := errors.Join(harness.Wait(waiting, 10*time.Millisecond), read(waiting, d.database, selectOthers, nil, &others)); err != nil {
+		if err := errors.Join(harness.Wait(waiting, 10*time.Millisecond), read(waiting, d.Service, selectOthers, nil, &others)); err != nil {
 			return counters{}, fmt.Errorf("%d sessions do not end: %w", others, err)
 		}
 	}
 	return d.readCounters(ctx)
 }
 
-// usage is processor time. Where the system has no /proc it is zero.
-type usage struct{ programs, database time.Duration }
-
-func (u usage) minus(v usage) usage {
-	return usage{programs: u.programs - v.programs, database: u.database - v.database}
+// usage is processor time, which is zero where the system has no /proc, and at rest what the server counts.
+type usage struct {
+	programs, database time.Duration
+	counters
 }
 
-// users reads what programs and the server have used since they were started.
-func users(postmaster int, programs ...int) func() usage {
-	return func() usage { return usage{programs: own(programs...), database: family(postmaster)} }
+func (u usage) minus(v usage) usage {
+	return usage{u.programs - v.programs, u.database - v.database, u.counters.minus(v.counters)}
+}
+
+// used reads what the programs and the server have used since they were started. The counters are read
+// outside the window that begins or ends, since their connection needs processor time.
+func (d *deployment) used(ctx context.Context, begins bool) (u usage, err error) {
+	rests := d.inFlight == 0
+	if rests && begins {
+		u.counters, err = d.readCounters(ctx)
+	}
+	for _, p := range d.Processes() {
+		u.programs += own(p.PID())
+	}
+	u.database = family(d.postmaster)
+	if rests && !begins {
+		u.counters, err = d.readCounters(ctx)
+	}
+	return u, err
 }
 
 // tick is the unit of /proc, which is the same on all systems that have one.
 const tick = time.Second / 100
 
-// own is what processes have used, without their children.
-func own(pids ...int) (sum time.Duration) {
-	for _, pid := range pids {
-		if process, err := procfs.NewProc(pid); err == nil {
-			stat, _ := process.Stat()                          // zero for a process that has ended
-			sum += time.Duration(stat.UTime+stat.STime) * tick //nolint:gosec // a few hours
-		}
+// own is what a process has used, without its children.
+func own(pid int) time.Duration {
+	process, err := procfs.NewProc(pid)
+	if err != nil {
+		return 0
 	}
-	return sum
+	stat, _ := process.Stat()                          // zero for a process that has ended
+	return time.Duration(stat.UTime+stat.STime) * tick //nolint:gosec // a few hours
 }
 
 // family is what a process, its children, and the children that it had, have used. A

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -27,20 +25,17 @@ const (
 type deployment struct {
 	*bench
 	setting
+	harness.World // without a sandbox: the external services are in this process
 
-	database  string
-	external  *external
-	client    fasthttp.Client
-	load      *load
-	processes []*harness.Process
-	url       string // where charges are sent
-	use       func() usage
-	before    []int // what the tables held before the measurement
+	external *external
+	client   fasthttp.Client
+	load     *load
 }
 
 // measureOne measures a setting in a deployment of its own.
 func (b *bench) measureOne(ctx context.Context, s setting) (taken sample, err error) {
 	d, w := &deployment{bench: b, setting: s, load: &load{flying: map[string]chan<- time.Time{}}}, workNamed(s.work)
+	d.World = harness.World{Binaries: b.programs[s.by], Log: b.folder, Service: b.server.URL(databaseName)}
 	d.client = fasthttp.Client{
 		MaxConnsPerHost: connections, MaxConnWaitTimeout: endPatience, MaxIdemponentCallAttempts: 1, // a request is one request
 		ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second,
@@ -53,24 +48,17 @@ func (b *bench) measureOne(ctx context.Context, s setting) (taken sample, err er
 		return taken, err
 	}
 	if w.prepare != nil {
-		if err := d.while(ctx, []string{"api"}, func() error { return w.prepare(d) }); err != nil {
+		if err := d.while(ctx, 0, func() error { return w.prepare(d) }); err != nil {
 			return taken, err
 		}
-	}
-	if d.before, err = d.holdings(ctx); err != nil {
-		return taken, err
 	}
 	counted, err := d.counted(ctx)
 	if err != nil {
 		return taken, err
 	}
 	var seen window
-	err = d.while(ctx, w.programs, func() error {
-		if w.send == nil {
-			seen, err = d.rest(ctx)
-		} else {
-			seen, err = d.load.drive(ctx, s.inFlight, d.warm, d.measured, d.use, func(id string) error { return w.send(d, id) })
-		}
+	err = d.while(ctx, w.workers, func() error {
+		seen, err = d.load.drive(ctx, s.inFlight, d.warm, d.measured, d.used, func(id string) error { return w.send(d, id) })
 		return errors.Join(err, d.load.check())
 	})
 	if err != nil {
@@ -90,75 +78,54 @@ func article(n int) string { return fmt.Sprintf("sku-%03d", n%articles) }
 
 // seed makes the database, with the programs that are measured.
 func (d *deployment) seed(ctx context.Context) error {
-	d.database = d.server.URL(databaseName)
 	if err := d.server.CreateDatabase(ctx, databaseName); err != nil {
 		return err
 	}
-	if _, err := d.payonce(ctx, d.by, "migrate"); err != nil {
+	if _, err := d.Run(ctx, "migrate"); err != nil {
 		return err
 	}
 	args := []string{"seed", "--merchant", merchant, "--api-key", merchantKey, "--webhook-url", d.external.url + "/shop", "--webhook-secret", webhookSecret}
 	for n := range articles {
 		args = append(args, "--sku", article(n)+"=1000000000")
 	}
-	_, err := d.payonce(ctx, d.by, args...)
+	_, err := d.Run(ctx, args...)
 	return err
 }
 
 const startPatience = 30 * time.Second
 
-// while runs programs while do does something. In the end they finish what they have begun.
-func (d *deployment) while(ctx context.Context, programs []string, do func() error) (err error) {
+// while runs an api and workers while do does something. In the end they finish what they have begun.
+func (d *deployment) while(ctx context.Context, workers int, do func() error) (err error) {
 	if d.by == byRiver {
-		programs = []string{byRiver}
+		workers = 0 // its one program is both
 	}
 	defer func() {
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
 		defer cancel()
-		for _, p := range d.processes {
-			err = errors.Join(err, p.Stop(within))
-		}
-		d.processes = nil
+		err = errors.Join(err, d.Stop(within))
+		d.APIs, d.Workers = nil, nil
 	}()
-	var pids []int
-	for _, name := range programs {
-		p, err := d.start(ctx, name)
-		if err != nil {
-			return err
-		}
-		pids = append(pids, p.PID())
-		if name != "worker" {
-			d.url = p.URL()
-		}
+	starting, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	if d.APIs, err = d.StartAll(starting, "api", d.API, 1, d.env); err != nil {
+		return err
 	}
-	d.use = users(d.postmaster, pids...)
+	if d.Workers, err = d.StartAll(starting, "worker", d.Worker, workers, d.env); err != nil {
+		return err
+	}
 	return do()
 }
 
-// start starts a program with its default settings. This program is River's service too.
-func (d *deployment) start(ctx context.Context, name string) (*harness.Process, error) {
-	ctx, cancel := context.WithTimeout(ctx, startPatience)
-	defer cancel()
-	program := harness.Program{
-		Name: name, Path: filepath.Join(d.programs[d.by], name), Log: d.folder,
-		Env: map[string]string{
-			"DATABASE_URL": d.database, "ALLOW_PRIVILEGED_DATABASE_USER": "1",
-			"STRIPE_SECRET_KEY": providerKey, "STRIPE_API_BASE": d.external.url, "WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
-		},
+// env is the environment of a program, whose settings are the default ones.
+func (d *deployment) env(int) map[string]string {
+	env := map[string]string{
+		"DATABASE_URL": d.Service, "ALLOW_PRIVILEGED_DATABASE_USER": "1",
+		"STRIPE_SECRET_KEY": providerKey, "STRIPE_API_BASE": d.external.url, "WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
 	}
-	if name == byRiver {
-		self, err := os.Executable()
-		if err != nil {
-			return nil, fmt.Errorf("find this program: %w", err)
-		}
-		program.Path, program.Env[riverEnv] = self, "1"
+	if d.by == byRiver {
+		env[riverEnv] = "1"
 	}
-	p, err := harness.Start(ctx, program)
-	if err != nil {
-		return nil, err
-	}
-	d.processes = append(d.processes, p)
-	return p, p.WaitReady(ctx)
+	return env
 }
 
 // send sends a charge that is new.
@@ -175,7 +142,7 @@ func (d *deployment) charge(id string, sku int) (replayed bool, err error) {
 	request, response := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
 	defer fasthttp.ReleaseRequest(request)
 	defer fasthttp.ReleaseResponse(response)
-	request.SetRequestURI(d.url + "/v1/charges")
+	request.SetRequestURI(d.APIs[0].URL() + "/v1/charges")
 	request.Header.SetMethod(http.MethodPost)
 	request.Header.SetContentType("application/json")
 	request.Header.Set("Authorization", "Bearer "+merchantKey)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -21,11 +20,11 @@ type external struct {
 	server   *fasthttp.Server
 	url      string
 	notified func(order string) // called for every new webhook
-	failed   chan error
 
 	mu       sync.Mutex
-	captures tally             // by charge
-	webhooks tally             // by webhook id
+	captured map[string]bool   // by charge
+	twice    int               // captures of what was captured already
+	webhooks map[string]bool   // by webhook id
 	intents  map[string]intent // by id
 	keys     map[string]string // idempotency key → id
 }
@@ -35,23 +34,10 @@ type intent struct {
 	confirmed                   bool
 }
 
-// tally counts how often something was done, by its name.
-type tally map[string]int
-
-// sum is how many names there are, and how many of them more than once.
-func (t tally) sum() (names, repeated int) {
-	for _, times := range t {
-		if times > 1 {
-			repeated++
-		}
-	}
-	return len(t), repeated
-}
-
 func openExternal(notified func(order string)) (*external, error) {
 	e := &external{
-		notified: notified, failed: make(chan error, 1),
-		captures: tally{}, webhooks: tally{}, intents: map[string]intent{}, keys: map[string]string{},
+		notified: notified, captured: map[string]bool{}, webhooks: map[string]bool{},
+		intents: map[string]intent{}, keys: map[string]string{},
 	}
 	e.server = &fasthttp.Server{Handler: e.serve, NoDefaultServerHeader: true, Logger: log.New(io.Discard, "", 0)}
 	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // at once
@@ -59,11 +45,11 @@ func openExternal(notified func(order string)) (*external, error) {
 		return nil, fmt.Errorf("listen for the programs' calls: %w", err)
 	}
 	e.url = "http://" + listener.Addr().String()
-	go func() { e.failed <- e.server.Serve(listener) }()
+	go func() { _ = e.server.Serve(listener) }() // until close
 	return e, nil
 }
 
-func (e *external) close() { _ = errors.Join(e.server.Shutdown(), <-e.failed) } // nothing calls any more
+func (e *external) close() { _ = e.server.Shutdown() } // nothing calls any more
 
 func (e *external) serve(c *fasthttp.RequestCtx) {
 	const intents = "/v1/payment_intents"
@@ -83,7 +69,10 @@ func (e *external) serve(c *fasthttp.RequestCtx) {
 		if found && confirms && !in.confirmed { // which captures it once
 			in.confirmed = true
 			e.intents[id] = in
-			e.captures[in.reference]++
+			if e.captured[in.reference] {
+				e.twice++
+			}
+			e.captured[in.reference] = true
 		}
 		answer(c, id, in, found)
 	default:
@@ -134,7 +123,8 @@ func (e *external) shop(c *fasthttp.RequestCtx) {
 		return
 	}
 	id := string(c.Request.Header.Peek("webhook-id"))
-	if e.webhooks[id]++; e.webhooks[id] == 1 {
+	if !e.webhooks[id] {
+		e.webhooks[id] = true
 		e.notified(order)
 	}
 }

@@ -32,7 +32,6 @@ type window struct {
 	seconds  float64
 	p50, p99 time.Duration
 	used     usage
-	atRest   counters // zero unless the programs rested
 }
 
 // newID returns ids in the order of time, as real ones are.
@@ -100,10 +99,11 @@ func (l *load) check() error {
 	return nil
 }
 
-// drive keeps n charges in flight for a while, and measures the part of it after the warm-up. It returns
-// when everything that was sent has ended, each by a call of end.
+// drive keeps n charges in flight for a while, none at rest, and measures the part of it after the warm-up.
+// It returns when everything that was sent has ended, each by a call of end.
 func (l *load) drive(
-	ctx context.Context, n int, warm, measured time.Duration, use func() usage, send func(id string) error,
+	ctx context.Context, n int, warm, measured time.Duration,
+	use func(ctx context.Context, begins bool) (usage, error), send func(id string) error,
 ) (w window, err error) {
 	until, stop := context.WithCancel(ctx)
 	defer stop()
@@ -117,11 +117,14 @@ func (l *load) drive(
 		})
 	}
 	err = harness.Wait(sending, warm)
-	before, began, from := use(), time.Now(), l.time(true)
-	err = errors.Join(err, harness.Wait(sending, measured))
-	w = window{done: l.time(false) - from, seconds: time.Since(began).Seconds(), used: use().minus(before)}
+	before, unread := use(ctx, true)
+	began, from := time.Now(), l.time(true)
+	err = errors.Join(err, unread, harness.Wait(sending, measured))
+	w = window{done: l.time(false) - from, seconds: time.Since(began).Seconds()}
+	after, unread := use(ctx, false)
+	w.used = after.minus(before)
 	stop()
-	if err := errors.Join(all.Wait(), err); err != nil {
+	if err := errors.Join(all.Wait(), err, unread); err != nil {
 		return w, err
 	}
 	if slices.Sort(l.latencies); len(l.latencies) > 0 {

@@ -25,17 +25,15 @@ type sample struct {
 func newSample(w window, c counters, total int) sample {
 	done, all := float64(w.done), float64(total)
 	s := sample{p50: 1000 * w.p50.Seconds(), p99: 1000 * w.p99.Seconds()}
-	if w.atRest != (counters{}) {
-		c, done, all = w.atRest, w.seconds, w.seconds
+	if total == 0 { // at rest
+		c, done, all = w.used.counters, w.seconds, w.seconds
 	} else {
 		s.perSecond = done / w.seconds
 	}
 	if done > 0 {
 		s.programCPU, s.databaseCPU = 1000*w.used.programs.Seconds()/done, 1000*w.used.database.Seconds()/done
 	}
-	if all > 0 {
-		s.transactions, s.flushes, s.walBytes = float64(c.Transactions)/all, float64(c.Flushes)/all, float64(c.WALBytes)/all
-	}
+	s.transactions, s.flushes, s.walBytes = float64(c.Transactions)/all, float64(c.Flushes)/all, float64(c.WALBytes)/all
 	return s
 }
 

@@ -140,13 +140,7 @@ func newServer(at string) (*server, error) {
 func ownServer(t *testing.T, o local.Options) (*local.Server, *server) {
 	t.Helper()
 	o.InMemory = true
-	started, err := local.Start(t.Context(), o)
-	must(t, err)
-	t.Cleanup(func() {
-		if err := started.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	started := testrun.Server(t, o)
 	s, err := newServer(started.URL("postgres"))
 	must(t, err)
 	for _, role := range []string{"payonce_api", "payonce_worker", "payonce_console"} {

@@ -29,8 +29,8 @@ const limit = 3 * time.Minute
 func TestPrograms_printWhatTheirCommentsShow(t *testing.T) {
 	t.Parallel()
 	bin := build(t)
-	server := startServer(t, local.Options{Fsync: true, InMemory: true})
-	for _, folder := range programs(t) {
+	server := testrun.Server(t, local.Options{Fsync: true, InMemory: true})
+	for _, folder := range find(t, "main.go") {
 		t.Run(folder, func(t *testing.T) {
 			source, err := os.ReadFile(filepath.Join(folder, "main.go"))
 			testrun.Must(t, err)
@@ -59,19 +59,6 @@ func TestPrograms_printWhatTheirCommentsShow(t *testing.T) {
 			}
 		})
 	}
-}
-
-// startServer starts a server that ends with the test.
-func startServer(t *testing.T, o local.Options) *local.Server {
-	t.Helper()
-	server, err := local.Start(t.Context(), o)
-	testrun.Must(t, err)
-	t.Cleanup(func() {
-		if err := server.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return server
 }
 
 // guideLine is a line of the guide's diffs, or of its output.
@@ -106,17 +93,6 @@ func build(t *testing.T) (bin string) {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	return bin
-}
-
-// programs returns the folders of the examples: postgres is not one, it starts them.
-func programs(t *testing.T) (folders []string) {
-	t.Helper()
-	for _, folder := range find(t, "main.go") {
-		if folder != "postgres" {
-			folders = append(folders, folder)
-		}
-	}
-	return folders
 }
 
 // find returns the folders that hold a file of this name. The cache of go test knows that

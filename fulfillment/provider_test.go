@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/sandbox"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/testdb"
@@ -48,9 +49,8 @@ func newProvider(t *testing.T) *provider {
 	}))
 	t.Cleanup(p.Close)
 	now := func() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }
-	sb, err := sandbox.New(sandbox.Options{Now: now, ProcessingTime: time.Millisecond})
+	sb, err := sandbox.New(t.Context(), sandbox.Options{Now: now, ProcessingTime: time.Millisecond})
 	testdb.Must(t, err)
-	t.Cleanup(sb.Drain)
 	p.sandbox = sb
 	return p
 }
@@ -175,23 +175,7 @@ func (p *provider) control(t interface{ Fatalf(string, ...any) }, method, path, 
 }
 
 // records are what the sandbox says that it executed.
-type records struct {
-	Intents  []intent   `json:"intents"`
-	Captures []movement `json:"captures"`
-	Refunds  []movement `json:"refunds"`
-}
-
-type intent struct {
-	Status string `json:"status"`
-}
-
-// movement is money that the provider captured or refunded, by our name for it.
-type movement struct {
-	Reference string `json:"reference"`
-	Amount    int64  `json:"amount"`
-}
-
-func (p *provider) records(t interface{ Fatalf(string, ...any) }) (r records) {
+func (p *provider) records(t interface{ Fatalf(string, ...any) }) (r harness.Books) {
 	if err := json.Unmarshal(p.control(t, http.MethodGet, "/books", ""), &r); err != nil {
 		t.Fatalf("read the sandbox's records: %v", err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -221,7 +222,7 @@ func (m *machine) finish(t *rapid.T, one message) {
 func (m *machine) check(t *rapid.T) {
 	c, seen := m.stream.Charge, m.provider.records(t)
 	failed, succeeded := c.Status == domain.Failed, c.StepStatus(domain.Payment) == domain.StepDone
-	open := slices.ContainsFunc(seen.Intents, func(i intent) bool { return i.Status == "requires_payment_method" })
+	open := slices.ContainsFunc(seen.Intents, func(i harness.Intent) bool { return i.Status == "requires_payment_method" })
 	if taken := len(seen.Captures); taken > 1 || failed && (taken > 0 || open) || succeeded && taken != 1 {
 		t.Fatalf("the charge is %s, was taken %d times, and may be: %v", c.Status, taken, open)
 	}

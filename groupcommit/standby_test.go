@@ -28,7 +28,7 @@ type awayStandby struct {
 func newAwayStandby(t *testing.T) *awayStandby {
 	t.Helper()
 	testdb.Long(t, "it starts a server")
-	s := &awayStandby{server: testdb.Server(t, local.Options{InMemory: true, Fsync: true})}
+	s := &awayStandby{server: testrun.Server(t, local.Options{InMemory: true, Fsync: true})}
 	var err error
 	s.admin, err = pgx.Connect(t.Context(), s.server.URL("postgres"))
 	testdb.Must(t, err)

@@ -28,7 +28,7 @@ type replicatedPair struct {
 func newReplicatedPair(t *testing.T) *replicatedPair {
 	t.Helper()
 	testdb.Long(t, "it starts two servers")
-	primary := testdb.Server(t, local.Options{InMemory: true, Fsync: true})
+	primary := testrun.Server(t, local.Options{InMemory: true, Fsync: true})
 	testdb.Must(t, migrations.Up(t.Context(), primary.URL("postgres")))
 	standby, err := primary.Standby(t.Context())
 	testdb.Must(t, err)

@@ -24,7 +24,7 @@ import (
 func TestRoles(t *testing.T) {
 	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
-	server := testdb.Server(t, local.Options{InMemory: true})
+	server := testrun.Server(t, local.Options{InMemory: true})
 	admin := connect(t, server.URL("postgres"))
 	run := func(statements ...string) {
 		t.Helper()
@@ -95,7 +95,7 @@ func TestUpAfterARestoreWithoutRoles(t *testing.T) {
 // composeServer is a migrated server with the logins of docker-compose.yml.
 func composeServer(t *testing.T) (server *local.Server, admin *pgx.Conn) {
 	t.Helper()
-	server = testdb.Server(t, local.Options{InMemory: true})
+	server = testrun.Server(t, local.Options{InMemory: true})
 	compose, err := os.ReadFile("../docker-compose.yml")
 	testdb.Must(t, err)
 	_, logins, found := strings.Cut(string(compose), "  logins:\n    content: |\n")

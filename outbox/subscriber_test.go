@@ -254,7 +254,7 @@ func TestSubscribe_failsWithoutTheTableAndForASecondTopic(t *testing.T) {
 func TestSubscriber_writesNothingWhileIdle(t *testing.T) {
 	testdb.Long(t, "nothing else may run on its server")
 	t.Parallel()
-	server := testdb.Server(t, local.Options{})
+	server := testrun.Server(t, local.Options{})
 	db := testdb.Connect(t, testdb.Migrated(t, server, "outbox"))
 	polls := `select xact_commit from pg_stat_database where datname = current_database()`
 	xid := `select pg_snapshot_xmax(pg_current_snapshot())::text`

@@ -28,7 +28,7 @@ const (
 // database is a migrated database with one merchant, on a server that an api accepts.
 func database(t *testing.T) (*postgres.DB, *local.Server) {
 	t.Helper()
-	server := testdb.Server(t, local.Options{Fsync: true, InMemory: true})
+	server := testrun.Server(t, local.Options{Fsync: true, InMemory: true})
 	db := testdb.Connect(t, testdb.Migrated(t, server, "service"))
 	b := &pgx.Batch{}
 	merchants.Register(b, merchants.Merchant{ID: "acme"}, merchants.Webhook{})
@@ -161,7 +161,7 @@ func TestRun(t *testing.T) {
 
 func TestRun_refusesAServerThatMayLoseCommits(t *testing.T) {
 	t.Parallel()
-	server := testdb.Server(t, local.Options{InMemory: true})
+	server := testrun.Server(t, local.Options{InMemory: true})
 	testrun.Refusal(t, run, environ(testdb.Migrated(t, server, "service")), "fsync ")
 }
 

@@ -18,10 +18,10 @@ import (
 type demoCmd struct {
 	Charges  int    `default:"200" help:"How many charges to make."`
 	Seed     uint64 `default:"0" help:"Repeat the run with this seed; 0 draws one."`
-	Keep     bool   `xor:"keep" help:"Keep the services running after the audit, and print their URLs and the API key, until Ctrl-C."`
-	Database string `placeholder:"URL" xor:"database" help:"Use this PostgreSQL server, in databases that the demo creates."`
+	Keep     bool   `xor:"keep,up" help:"Keep the services running after the audit, and print their URLs and the API key, until Ctrl-C."`
+	Database string `placeholder:"URL" xor:"database,server" help:"Use this PostgreSQL server, in databases that the demo creates."`
 	Break    string `placeholder:"GUARD" xor:"keep,database,running" help:"Instead, remove one guard from the database of a throw-away server, and show which checks of the audit are then violated, and what happens to a charge. list lists the guards, all removes each in turn, none removes none."`
-	Running  bool   `xor:"running" help:"Use services that run already: set API_URLS, SANDBOX_URL, API_KEY, DATABASE_URL, STRIPE_SECRET_KEY and STRIPE_API_BASE."`
+	Running  bool   `xor:"running,up,server" help:"Use services that run already: set API_URLS, SANDBOX_URL, API_KEY, DATABASE_URL, STRIPE_SECRET_KEY and STRIPE_API_BASE."`
 }
 
 // Run plays the demo. It ignores DATABASE_URL unless the services run already,

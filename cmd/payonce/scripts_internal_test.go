@@ -233,12 +233,12 @@ func (s *script) stripe(ts *testscript.TestScript, args []string) (bool, error) 
 		return true, nil
 	}
 	var err error
-	if s.provider, err = sandbox.New(sandbox.Options{Now: time.Now}); err != nil {
+	if s.provider, err = sandbox.New(s.tb.Context(), sandbox.Options{Now: time.Now}); err != nil {
 		return false, err
 	}
 	server := httptest.NewServer(s.provider)
 	ts.Setenv("STRIPE_API_BASE", server.URL)
 	s.client, err = stripe.New(stripe.Config{SecretKey: "sk_test_1", Base: server.URL})
-	ts.Defer(func() { s.client.Close(); server.Close(); s.provider.Drain() })
+	ts.Defer(func() { s.client.Close(); server.Close() })
 	return true, err
 }

@@ -16,7 +16,7 @@ import (
 // an event of an unknown charge, so it is done once the worker handles messages.
 func TestRun_isOfOneAccount(t *testing.T) {
 	t.Parallel()
-	url := testdb.Migrated(t, testdb.Server(t, local.Options{Fsync: true, InMemory: true}), "service")
+	url := testdb.Migrated(t, testrun.Server(t, local.Options{Fsync: true, InMemory: true}), "service")
 	db := testdb.Connect(t, url)
 	var status atomic.Int64
 	var asked atomic.Int64

@@ -59,7 +59,7 @@ update inbox set finished_at = '-infinity' where message_id = 'forged 8'`,
 func TestRun_passesForgedRows(t *testing.T) {
 	testdb.Long(t, "it waits for leases and retention")
 	t.Parallel()
-	url := testdb.Migrated(t, testdb.Server(t, local.Options{Fsync: true, InMemory: true}), "forged")
+	url := testdb.Migrated(t, testrun.Server(t, local.Options{Fsync: true, InMemory: true}), "forged")
 	db := testdb.Connect(t, url)
 	testdb.Exec(t, db.Pool(), `insert into merchants (merchant_id) values ('acme')`)
 	for role, rows := range forged {

@@ -50,7 +50,7 @@ func working(t *testing.T, url string, pairs ...string) map[string]string {
 func TestRun(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	server := testdb.Server(t, local.Options{Fsync: true, InMemory: true})
+	server := testrun.Server(t, local.Options{Fsync: true, InMemory: true})
 	url := testdb.Migrated(t, server, "service")
 	db := testdb.Connect(t, url)
 

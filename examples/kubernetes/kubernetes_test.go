@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/payonce/payonce/internal/testrun"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
@@ -43,10 +44,10 @@ type manifest struct {
 func build(t *testing.T, folder string) (all []manifest) {
 	t.Helper()
 	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), folder)
-	must(t, err)
+	testrun.Must(t, err)
 	for _, r := range built.Resources() {
 		text, err := r.AsYAML()
-		must(t, err)
+		testrun.Must(t, err)
 		m := manifest{kind: strings.TrimSpace(r.GetApiVersion() + " " + r.GetKind()), name: r.GetName(), text: string(text)}
 		if newValue := types[m.kind]; newValue != nil {
 			m.value = newValue()
@@ -121,7 +122,7 @@ func TestPods_areConfined(t *testing.T) {
 func TestPods_setSettingsOfTheirPrograms(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/reference/settings.md")
-	must(t, err)
+	testrun.Must(t, err)
 	sections := strings.Split(string(text), "\n## ")[1:]
 	for name, pod := range pods(t) {
 		c := pod.Spec.Containers[0]
@@ -186,12 +187,5 @@ func probes(t *testing.T, c corev1.Container) {
 		}) {
 			t.Errorf("%s: its probe is %+v", c.Name, probe)
 		}
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

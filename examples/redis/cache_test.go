@@ -57,9 +57,7 @@ func open(tb testing.TB) *shop {
 	tb.Helper()
 	s := &shop{}
 	s.found.Store(rediscache.Miss)
-	database, err := local.Start(tb.Context(), local.Options{Fsync: true, InMemory: true})
-	testrun.Must(tb, err)
-	tb.Cleanup(func() { testrun.Must(tb, database.Close()) })
+	database := testrun.Server(tb, local.Options{Fsync: true, InMemory: true})
 	config, err := pgxpool.ParseConfig(database.URL("postgres"))
 	testrun.Must(tb, err)
 	config.ConnConfig.Tracer = s

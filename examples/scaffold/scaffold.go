@@ -14,32 +14,39 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/payonce/payonce/internal/postgres/local"
 )
 
 const limit = 2 * time.Minute // of an example
 
-// Main calls run with a pool on a schema of this name in the database of DATABASE_URL, and
-// exits with 1 after an error. The schema is made, and emptied if it was there; then it has the
-// tables. In a process of Start Main makes nothing, and calls inRole instead.
+// Main calls run with a pool on a schema of this name in the database of DATABASE_URL, or of a
+// server that it starts, and exits with 1 after an error. The schema is made, and emptied if it
+// was there; then it has the tables. In a process of Start Main makes nothing, and calls inRole
+// instead.
 func Main(schema, tables string, run func(context.Context, *pgxpool.Pool) error, inRole ...func(context.Context, *pgxpool.Pool) error) {
 	if Role() != "" {
 		run = inRole[0]
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	err := withPool(ctx, schema, tables, run)
-	cancel()
-	if err != nil {
+	if err := withPool(context.Background(), schema, tables, run); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
 func withPool(ctx context.Context, schema, tables string, run func(context.Context, *pgxpool.Pool) error) error {
-	url := os.Getenv("DATABASE_URL")
-	if url == "" {
-		return errors.New("set DATABASE_URL, or start this program by: go run ./postgres go run ./EXAMPLE")
+	if os.Getenv("DATABASE_URL") == "" {
+		server, err := local.Start(ctx, local.Options{Fsync: true})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = server.Close() }()                                     //nolint:contextcheck // it stops the server whatever ctx says
+		if err := os.Setenv("DATABASE_URL", server.URL("postgres")); err != nil { // for the processes of Start too
+			return err
+		}
 	}
-	config, err := pgxpool.ParseConfig(url)
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	config, err := pgxpool.ParseConfig(os.Getenv("DATABASE_URL"))
 	if err != nil {
 		return err
 	}
@@ -62,25 +69,19 @@ func Role() string { return strings.Join(os.Args[1:], " ") }
 
 // Process is a second process of an example.
 type Process struct {
-	cmd   *exec.Cmd
-	stdin io.Closer
-	out   *bufio.Reader
+	cmd *exec.Cmd
+	out *bufio.Reader
 }
 
-// Start starts this program once more, in a role. Its schema is left as it is. Its standard
-// input ends when this process does.
+// Start starts this program once more, in a role. Its schema is left as it is.
 func Start(ctx context.Context, role string) (*Process, error) {
 	c := exec.CommandContext(ctx, os.Args[0], strings.Fields(role)...) //nolint:gosec // it is this program
 	c.Stderr = os.Stderr
-	stdin, err := c.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
 	out, err := c.StdoutPipe()
 	if err != nil {
 		return nil, err
 	}
-	return &Process{c, stdin, bufio.NewReader(out)}, c.Start()
+	return &Process{c, bufio.NewReader(out)}, c.Start()
 }
 
 // Line returns the next line that the process prints.
@@ -100,6 +101,3 @@ func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill()
 	_ = p.cmd.Wait() // it was killed
 }
-
-// Stop ends the standard input of the process, and waits for its end.
-func (p *Process) Stop() error { return errors.Join(p.stdin.Close(), p.cmd.Wait()) }

@@ -14,6 +14,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestCommit_closesASessionThatRefusesWrites(t *testing.T) {
@@ -39,7 +40,7 @@ func TestCommit_closesASessionThatRefusesWrites(t *testing.T) {
 func TestServers_leaveAnOldPrimaryThatStillAnswers(t *testing.T) {
 	t.Parallel()
 	testdb.Long(t, "it starts two servers")
-	primary := testdb.Server(t, local.Options{InMemory: true})
+	primary := testrun.Server(t, local.Options{InMemory: true})
 	standby, err := primary.Standby(t.Context())
 	testdb.Must(t, err)
 	t.Cleanup(func() { testdb.Must(t, standby.Close()) })

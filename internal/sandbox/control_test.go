@@ -104,7 +104,7 @@ func TestFaults(t *testing.T) {
 				f.control(http.MethodGet, path, "").want(t, 200, nil)
 			}
 			f.faults(`{}`)
-			if b := f.books(); len(b.Captures) != want.effects || b.DuplicatesSuppressed != int64(want.effects) ||
+			if b := f.books(); len(b.Captures) != want.effects || b.DuplicatesSuppressed != want.effects ||
 				b.Requests != 3 || len(b.Notifications) != want.effects {
 				t.Errorf("books %+v", b)
 			}

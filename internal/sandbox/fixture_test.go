@@ -3,7 +3,6 @@ package sandbox_test
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/sandbox"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -25,7 +25,8 @@ type fixture struct {
 	url    string
 	client *http.Client
 	it     *sandbox.Sandbox
-	ahead  atomic.Int64 // of its clock, in nanoseconds
+	stop   context.CancelFunc // of it
+	ahead  atomic.Int64       // of its clock, in nanoseconds
 }
 
 // start serves a sandbox; its events are delivered while the test runs.
@@ -33,11 +34,11 @@ func start(t *testing.T, o sandbox.Options) *fixture {
 	t.Helper()
 	f := &fixture{t: t, client: newClient()}
 	o.Now = func() time.Time { return time.Now().Add(time.Duration(f.ahead.Load())) }
-	it, err := sandbox.New(o)
-	testrun.Must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
+	it, err := sandbox.New(ctx, o)
+	testrun.Must(t, err)
 	var delivering sync.WaitGroup
-	delivering.Go(func() { it.Deliver(ctx) })
+	delivering.Go(it.Deliver)
 	server := httptest.NewServer(it)
 	t.Cleanup(func() {
 		server.Close()
@@ -45,7 +46,7 @@ func start(t *testing.T, o sandbox.Options) *fixture {
 		delivering.Wait()
 		testrun.Must(t, it.Close())
 	})
-	f.url, f.it = server.URL, it
+	f.url, f.it, f.stop = server.URL, it, stop
 	return f
 }
 
@@ -109,18 +110,10 @@ func (f *fixture) do(method, path, body string, header http.Header) (a answered,
 		return a, err
 	}
 	request.Header = header
-	response, err := f.client.Do(request)
-	if err != nil {
-		return a, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	raw, err := io.ReadAll(response.Body)
-	if err != nil {
-		return a, err
-	}
-	a = answered{status: response.StatusCode, header: response.Header, raw: string(raw)}
-	_ = json.Unmarshal(raw, &a.object) // a redirect has no object
-	return a, nil
+	r, err := harness.Exchange(f.client, request)
+	a = answered{status: r.Status, header: r.Header, raw: string(r.Body)}
+	_ = json.Unmarshal(r.Body, &a.object) // a redirect has no object
+	return a, err
 }
 
 func (f *fixture) must(a answered, err error) answered {
@@ -235,27 +228,9 @@ func (f *fixture) take(t *testing.T, id string, steps ...step) {
 }
 
 // books are the sandbox's own.
-type books struct {
-	Intents []struct {
-		Status   string
-		Captures int
-	}
-	Captures []any
-	Refunds  []struct {
-		Reference     string
-		PaymentIntent string `json:"payment_intent"`
-	}
-	Notifications []struct {
-		WebhookID           string `json:"webhook_id"`
-		Reference, Type     string
-		Deliveries, Effects int
-	}
-	Requests             int64
-	DuplicatesSuppressed int64 `json:"duplicates_suppressed"`
-}
-
-func (f *fixture) books() (b books) {
+func (f *fixture) books() harness.Books {
 	f.t.Helper()
-	testrun.Must(f.t, json.Unmarshal([]byte(f.control(http.MethodGet, "/books", "").raw), &b))
+	b, err := harness.Sandbox(f.url).Books(f.t.Context())
+	testrun.Must(f.t, err)
 	return b
 }

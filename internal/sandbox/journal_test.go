@@ -85,15 +85,3 @@ func TestJournal_thatCannotBeWritten(t *testing.T) {
 	}
 	testrun.Same(t, "books", before, f.books())
 }
-
-func TestNew_refusesWhatIsNoJournal(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "notes")
-	testrun.Must(t, os.WriteFile(path, []byte("bread\nmilk\n"), 0o600))
-	if _, err := sandbox.New(sandbox.Options{File: path}); err == nil || !strings.Contains(err.Error(), "SANDBOX_FILE is no journal") {
-		t.Errorf("error %v", err)
-	}
-	if kept, err := os.ReadFile(path); err != nil || string(kept) != "bread\nmilk\n" {
-		t.Errorf("the file is %q now, %v", kept, err)
-	}
-}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -24,8 +26,11 @@ func TestRun(t *testing.T) {
 
 	t.Run("refuses what it cannot use in one sentence", func(t *testing.T) {
 		t.Parallel()
+		notes := filepath.Join(t.TempDir(), "notes")
+		testrun.Must(t, os.WriteFile(notes, []byte("bread\nmilk\n"), 0o600))
 		for want, variables := range map[string][]string{
 			"SANDBOX_FILE cannot be opened":    {"SANDBOX_FILE=/dev/null/x"},
+			"SANDBOX_FILE is no journal":       {"SANDBOX_FILE=" + notes},
 			"STRIPE_WEBHOOK_URL is":            {"STRIPE_WEBHOOK_URL=here", "STRIPE_WEBHOOK_SECRET=hunter2"},
 			"STRIPE_WEBHOOK_SECRET is not set": {"STRIPE_WEBHOOK_URL=http://127.0.0.1:1/"},
 			"SHOP_WEBHOOK_SECRET cannot":       {"SHOP_WEBHOOK_SECRET=whsec_!"},
@@ -37,6 +42,9 @@ func TestRun(t *testing.T) {
 				env[name] = value
 			}
 			testrun.Refusal(t, run, env, want)
+		}
+		if kept, err := os.ReadFile(notes); err != nil || string(kept) != "bread\nmilk\n" {
+			t.Errorf("the file is %q now, %v", kept, err)
 		}
 	})
 

@@ -39,48 +39,52 @@ import (
 // bodyLimit bounds the body of any request, in bytes.
 const bodyLimit = 64 << 10
 
-// Options shape a sandbox.
+// Options shape a sandbox. Those with a variable are the settings of the program.
 type Options struct {
 	Now            func() time.Time // the sandbox's clock
-	File           string           // keeps the records, which last as long as the process where it is ""
 	Logger         *slog.Logger     // of the background work; nil discards it
-	WebhookURL     string           // receives the provider's events; "" sends none
-	WebhookSecret  string           // signs them: the whole string is the key, as at Stripe
-	ShopSecret     string           // verifies POST /shop/webhooks (whsec_ and base64); without one it is answered 503
 	ProcessingTime time.Duration    // for which pm_card_processing stays processing; 2 s when 0
+
+	// File that keeps the records. Empty: they last as long as the process.
+	File string `env:"SANDBOX_FILE"`
+	// Address to listen on: the provider's API and the merchant's webhook receiver.
+	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8090"`
+	// Where the provider sends its webhooks. Empty: nowhere.
+	WebhookURL string `env:"STRIPE_WEBHOOK_URL"`
+	// Secret by which the provider signs its webhooks.
+	WebhookSecret program.Secret `env:"STRIPE_WEBHOOK_SECRET"`
+	// Secret by which the merchant's receiver checks payonce's webhooks.
+	ShopSecret program.Secret `env:"SHOP_WEBHOOK_SECRET"`
 }
 
-// Sandbox is the provider, the shop and their control calls as one http.Handler.
-// Deliver does the background work.
+// Sandbox is the provider (/v1), the shop (/shop/webhooks) and their control calls as one
+// http.Handler. Deliver does the background work.
 type Sandbox struct {
-	options  Options
-	shop     *standardwebhooks.Webhook
-	client   *http.Client
-	handler  http.Handler
-	draining context.Context
+	http.Handler
+
+	options Options
+	shop    *standardwebhooks.Webhook
+	client  *http.Client
+	running context.Context // delays and deliveries end with it
 
 	mu       sync.Mutex // of what follows
 	books    *books
 	inFlight map[string]bool // the idempotency keys of requests in flight
 	plan     plan            // the faults in force, which end with the process
 	random   *rand.Rand
-
-	// Drain ends all present and future delays, so that delayed requests are executed
-	// at once when the server shuts down.
-	Drain context.CancelFunc
 }
 
-// New returns a sandbox with the records of its file. Its errors are sentences
-// that name the environment variable to change. Close closes the file.
-func New(o Options) (_ *Sandbox, err error) {
+// New returns a sandbox with the records of its file. When ctx ends, so do Deliver and all delays, present
+// and future: a delayed request is executed at once. The errors of New are sentences that name the
+// environment variable to change. Close closes the file.
+func New(ctx context.Context, o Options) (_ *Sandbox, err error) {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.ProcessingTime = cmp.Or(o.ProcessingTime, 2*time.Second)
-	s := &Sandbox{options: o, inFlight: map[string]bool{}}
+	s := &Sandbox{options: o, running: ctx, inFlight: map[string]bool{}}
 	s.client = &http.Client{
 		Timeout: sendDeadline, Transport: &http.Transport{MaxIdleConnsPerHost: senders}, // and no proxy
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // only a 2xx takes an event
 	}
-	s.draining, s.Drain = context.WithCancel(context.Background())
 	s.follow(plan{keep: keyRetention})
 	if u, err := url.Parse(o.WebhookURL); o.WebhookURL != "" && (err != nil || u.Host == "") {
 		return nil, fmt.Errorf("STRIPE_WEBHOOK_URL is %q: set it to an http or https address", o.WebhookURL)
@@ -89,13 +93,13 @@ func New(o Options) (_ *Sandbox, err error) {
 		return nil, errors.New("STRIPE_WEBHOOK_SECRET is not set: events to STRIPE_WEBHOOK_URL cannot be signed without it")
 	}
 	if o.ShopSecret != "" {
-		shop, err := standardwebhooks.NewWebhook(o.ShopSecret)
+		shop, err := standardwebhooks.NewWebhook(o.ShopSecret.Reveal())
 		if err != nil {
 			return nil, errors.New("SHOP_WEBHOOK_SECRET cannot be read: set it to whsec_ and the secret in base64")
 		}
 		s.shop = shop
 	}
-	s.handler = s.routes()
+	s.Handler = s.routes()
 	s.books, err = openBooks(o.File)
 	return s, err
 }
@@ -161,43 +165,24 @@ func (s *Sandbox) routes() http.Handler {
 	return mux
 }
 
-// ServeHTTP serves the provider (/v1), the shop (/shop/webhooks) and the control calls.
-func (s *Sandbox) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
-
-// settings are the program's environment.
-type settings struct {
-	// File that keeps the records. Empty: they last as long as the process.
-	File string `env:"SANDBOX_FILE"`
-	// Address to listen on: the provider's API and the merchant's webhook receiver.
-	HTTPAddr string `env:"HTTP_ADDR" envDefault:"127.0.0.1:8090"`
-	// Where the provider sends its webhooks. Empty: nowhere.
-	StripeWebhookURL string `env:"STRIPE_WEBHOOK_URL"`
-	// Secret by which the provider signs its webhooks.
-	StripeWebhookSecret program.Secret `env:"STRIPE_WEBHOOK_SECRET"`
-	// Secret by which the merchant's receiver checks payonce's webhooks.
-	ShopWebhookSecret program.Secret `env:"SHOP_WEBHOOK_SECRET"`
-}
-
 // Run is the program: it reads its settings from environ, serves until
 // ctx ends, finishes the requests in flight and returns nil. Its error is the
 // sentence with which it refuses to start, or what broke it.
 func Run(ctx context.Context, logger *slog.Logger, environ map[string]string, now func() time.Time) error {
-	conf, err := program.Settings[settings](logger, environ)
+	o, err := program.Settings[Options](logger, environ)
 	if err != nil {
 		return err
 	}
-	s, err := New(Options{
-		Now: now, Logger: logger, File: conf.File, WebhookURL: conf.StripeWebhookURL,
-		WebhookSecret: conf.StripeWebhookSecret.Reveal(), ShopSecret: conf.ShopWebhookSecret.Reveal(),
-	})
+	o.Now, o.Logger = now, logger
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	s, err := New(ctx, o)
 	if err != nil {
 		return err
 	}
-	delivering, stop := context.WithCancel(ctx)
 	var background sync.WaitGroup
-	background.Go(func() { s.Deliver(delivering) })
-	context.AfterFunc(ctx, s.Drain)
-	err = program.Serve(ctx, logger, conf.HTTPAddr, &http.Server{
+	background.Go(s.Deliver)
+	err = program.Serve(ctx, logger, o.HTTPAddr, &http.Server{
 		Handler:           s,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       15 * time.Second,

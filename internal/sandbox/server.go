@@ -152,7 +152,7 @@ var errCut = errors.New("the connection is cut")
 func (s *Sandbox) serve(w http.ResponseWriter, c *call, run endpoint) {
 	f := c.fault
 	if f.slow < f.Slow.P {
-		loop.Pause(s.draining, time.Duration(f.Slow.MS)*time.Millisecond, nil)
+		loop.Pause(s.running, time.Duration(f.Slow.MS)*time.Millisecond, nil)
 	}
 	shown, err := any(nil), errCut
 	if f.before >= f.DropBefore {

@@ -27,24 +27,16 @@ func (s *Sandbox) emit(c *call, kind string, subject object) {
 }
 
 const (
-	sendDeadline = 5 * time.Second        // of one delivery
-	senders      = 8                      // events that are sent at the same time
-	claimSize    = 64                     // events of one round
-	pollEvery    = 50 * time.Millisecond  // bounds how late a delivery or a settlement is
-	retryBase    = 200 * time.Millisecond // between two deliveries of an event, doubling up to
-	retryCap     = time.Minute
+	sendDeadline = 5 * time.Second       // of one delivery
+	senders      = 8                     // events that are sent at the same time
+	claimSize    = 64                    // events of one round
+	pollEvery    = 50 * time.Millisecond // bounds how late a delivery or a settlement is where none fails
 )
 
-// delivery is that of an event that was not taken.
-type delivery struct {
-	due   time.Time // zero before the first attempt
-	pause time.Duration
-}
-
-// Deliver sends events that are due and settles intents that are processing, until ctx ends. Like Stripe's,
-// events have no order and may arrive twice. Without a receiver they are kept.
-func (s *Sandbox) Deliver(ctx context.Context) {
-	loop.Run(ctx, s.options.Logger, "events not delivered", func(ctx context.Context) (time.Duration, error) {
+// Deliver sends events that were not taken and settles intents that are processing, until the context of New
+// ends. Like Stripe's, events have no order and may arrive twice. Without a receiver they are kept.
+func (s *Sandbox) Deliver() {
+	loop.Run(s.running, s.options.Logger, "events not delivered", func(ctx context.Context) (time.Duration, error) {
 		due, err := s.due()
 		if err != nil || len(due) == 0 {
 			return pollEvery, err
@@ -55,35 +47,37 @@ func (s *Sandbox) Deliver(ctx context.Context) {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return 0, s.books.record(taken)
+		if err := s.books.record(taken); err != nil || len(taken) == len(due) {
+			return 0, err
+		}
+		return 0, fmt.Errorf("%d of %d events were not taken", len(due)-len(taken), len(due))
 	})
 }
 
-// due settles intents, and returns some of the events that are to be sent, each with one attempt more.
+// due settles intents, and returns some of the events that were not taken, which are sent from then on.
 func (s *Sandbox) due() (due []object, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.settle(); err != nil || s.options.WebhookURL == "" {
 		return nil, err
 	}
-	now := s.options.Now()
-	for id, d := range s.books.unsent {
-		if len(due) < claimSize && !d.due.After(now) {
+	for id := range s.books.unsent {
+		if len(due) < claimSize {
 			due = append(due, s.books.get("event", id))
-			d.due, d.pause = now.Add(d.pause), min(2*d.pause, retryCap)
+			s.books.unsent[id] = true
 		}
 	}
 	return due, nil
 }
 
-// send posts events, some at a time, until ctx ends or the sandbox drains. It returns how many it sent, and
+// send posts events, some at a time, until ctx or the sandbox ends. It returns how many it sent, and
 // those that were taken.
 func (s *Sandbox) send(ctx context.Context, events []object) (sent int, taken []object) {
 	var mu sync.Mutex
 	var group errgroup.Group
 	group.SetLimit(senders)
 	for _, e := range events {
-		if ctx.Err() != nil || s.draining.Err() != nil {
+		if ctx.Err() != nil || s.running.Err() != nil {
 			break
 		}
 		sent++
@@ -103,12 +97,10 @@ func (s *Sandbox) send(ctx context.Context, events []object) (sent int, taken []
 // post sends one event, signed with the time of this attempt. Only a 2xx takes it.
 func (s *Sandbox) post(ctx context.Context, e object) (taken bool) {
 	body := render(e).body
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.options.WebhookURL, strings.NewReader(body))
-	if err != nil {
-		return false
-	}
+	// New has read the address, so that there is no error.
+	request, _ := http.NewRequestWithContext(ctx, http.MethodPost, s.options.WebhookURL, strings.NewReader(body))
 	request.Header.Set("Content-Type", "application/json; charset=utf-8")
-	request.Header.Set("Stripe-Signature", signature(s.options.WebhookSecret, s.options.Now(), body))
+	request.Header.Set("Stripe-Signature", signature(s.options.WebhookSecret.Reveal(), s.options.Now(), body))
 	response, err := s.client.Do(request)
 	if err != nil {
 		return false
@@ -149,7 +141,7 @@ func (s *Sandbox) duplicateWebhooks(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	var before []object
 	for _, id := range s.books.ids["event"] {
-		if d := s.books.unsent[id]; d == nil || !d.due.IsZero() {
+		if sent, waits := s.books.unsent[id]; sent || !waits {
 			before = append(before, s.books.objects[id])
 		}
 	}

@@ -20,7 +20,6 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/payonce/payonce/internal/sandbox"
-	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -144,7 +143,6 @@ func TestEvents_eachChangeSendsOneSignedEvent(t *testing.T) {
 }
 
 func TestEvents_areSentAgainUntilTheyAreTaken(t *testing.T) {
-	testdb.Long(t, "it waits for pauses")
 	t.Parallel()
 	r, o := receive(t)
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a redirect is followed") }))
@@ -167,7 +165,7 @@ func TestEvents_areSentAgainUntilTheyAreTaken(t *testing.T) {
 	}
 	r.setDown(true)
 	f.control(http.MethodPost, "/duplicate-webhooks", `{"times":2}`).want(t, 200, members{"events": 3.0, "sent": 6.0, "delivered": 0.0})
-	f.it.Drain()
+	f.stop()
 	f.control(http.MethodPost, "/duplicate-webhooks", `{"times":2}`).want(t, 200, members{"events": 3.0, "sent": 0.0, "delivered": 0.0})
 }
 

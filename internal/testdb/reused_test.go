@@ -8,6 +8,8 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
+func TestMain(m *testing.M) { testrun.Main(m) }
+
 // TestEmptied_looksLikeAFreshDatabase lets tests use databases one after the
 // other, and compares what each of them is given with a fresh database.
 func TestEmptied_looksLikeAFreshDatabase(t *testing.T) { //nolint:paralleltest // the subtests use the same databases

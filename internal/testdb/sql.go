@@ -16,9 +16,7 @@ import (
 // Must ends the test if there is an error.
 func Must(tb testrun.TB, err error) {
 	tb.Helper()
-	if err != nil {
-		tb.Fatalf("%v", err)
-	}
+	testrun.Must(tb, err)
 }
 
 // Execer is a pool, a connection or a transaction.

@@ -17,7 +17,7 @@
 //
 // On the server of TEST_DATABASE_URL a test process that is killed leaves its databases,
 // and each set of migrations a template. The server that is started has fsync off: a test
-// of durability takes one from Server.
+// of durability takes one from testrun.Server.
 //
 // The library pgtestdb clones a template too, of a server that runs already. The package needs the
 // migrations, so it is no part of testrun, which their tests need.
@@ -33,7 +33,6 @@ import (
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/migrations"
 )
 
@@ -108,21 +107,6 @@ func Reused(tb testing.TB) *postgres.DB {
 	return db
 }
 
-// Server starts a server that no other test uses, for what the shared one cannot show: its
-// settings, a crash, or that a program takes it, which refuses one without fsync. It ends
-// with the test.
-func Server(tb testing.TB, o local.Options) *local.Server {
-	tb.Helper()
-	s, err := local.Start(tb.Context(), o)
-	Must(tb, err)
-	tb.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			tb.Error(err)
-		}
-	})
-	return s
-}
-
 // Migrated makes a database with every migration on a server, and returns its connection
 // string.
 func Migrated(tb testing.TB, s *local.Server, name string) string {
@@ -168,18 +152,6 @@ func options(application string) postgres.Options {
 		AllowUnsafeDurability: true,
 		Settings:              map[string]string{"idle_in_transaction_session_timeout": "0"},
 	}
-}
-
-// Alone waits until no other session is in a database: what a session did is in
-// PostgreSQL's statistics when it has ended.
-func Alone(tb testing.TB, db *postgres.DB) {
-	tb.Helper()
-	testrun.Row(tb, db, `
-select not exists (
-    select 1
-      from pg_stat_activity
-     where datname = current_database()
-       and pid <> pg_backend_pid())`)
 }
 
 // Long leaves a test out of short mode, and says why: what takes its time.

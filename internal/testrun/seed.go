@@ -32,11 +32,6 @@ func Rand(tb testing.TB) *rand.Rand {
 	return rand.New(&lockedSource{source: rand.NewPCG(Seed(tb), 0)})
 }
 
-// Fork returns a source for one goroutine, whose choices depend on no other goroutine.
-func Fork(from *rand.Rand) *rand.Rand {
-	return rand.New(&lockedSource{source: rand.NewPCG(from.Uint64(), from.Uint64())})
-}
-
 type lockedSource struct {
 	mu     sync.Mutex
 	source rand.Source

@@ -107,23 +107,34 @@ func makeFolder() (*local.Dir, error) {
 }
 
 // Must ends the test if there is an error.
-func Must(tb testing.TB, err error) {
+func Must(tb TB, err error) {
 	tb.Helper()
 	if err != nil {
-		tb.Fatal(err)
+		tb.Fatalf("%v", err)
 	}
 }
 
 // Same reports how got differs from want. What names them.
-func Same(tb interface {
-	Helper()
-	Errorf(format string, args ...any)
-}, what string, want, got any, options ...cmp.Option,
-) {
+func Same(tb TB, what string, want, got any, options ...cmp.Option) {
 	tb.Helper()
 	if diff := cmp.Diff(want, got, options...); diff != "" {
 		tb.Errorf("%s (-want +got):\n%s", what, diff)
 	}
+}
+
+// Server starts a server that no other test uses, for what the shared one cannot show: its
+// settings, a crash, or that a program takes it, which refuses one without fsync. It ends
+// with the test.
+func Server(tb testing.TB, o local.Options) *local.Server {
+	tb.Helper()
+	s, err := local.Start(tb.Context(), o)
+	Must(tb, err)
+	tb.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return s
 }
 
 func end() error {

@@ -33,8 +33,7 @@ func TestProcess(t *testing.T) { //nolint:paralleltest // it is alone in its pro
 	switch role {
 	case "passes":
 	case "fails by its choices":
-		random := testrun.Rand(t)
-		t.Errorf("chosen: %d %d", random.Uint64(), testrun.Fork(random).Uint64())
+		t.Errorf("chosen: %d", testrun.Rand(t).Uint64())
 	case "fails":
 		t.Error("it fails")
 	case "panics":

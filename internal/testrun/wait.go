@@ -30,9 +30,10 @@ const (
 	longestTick = time.Second
 )
 
-// TB is the part of testing.TB that a wait needs. rapid.T has it too.
+// TB is the part of testing.TB that this package needs. rapid.T has it too.
 type TB interface {
 	Helper()
+	Errorf(format string, args ...any)
 	Fatalf(format string, args ...any)
 }
 
@@ -47,13 +48,7 @@ func True(tb TB, what string, holds func() bool) {
 // when the wait fails.
 func Progress(tb TB, what string, look func() (seen string, done bool)) {
 	tb.Helper()
-	var seen string
-	done := within(limit, func() (string, bool) {
-		var done bool
-		seen, done = look()
-		return seen, done
-	})
-	if !done {
+	if seen, done := within(limit, look); !done {
 		tb.Fatalf("no change for %v while waiting until %s; last seen: %s", limit, what, seen)
 	}
 }
@@ -61,7 +56,8 @@ func Progress(tb TB, what string, look func() (seen string, done bool)) {
 // Within reports whether holds returns true before it was false for d, by the
 // same clock. It is for tests that decide themselves what a failure means.
 func Within(d time.Duration, holds func() bool) bool {
-	return within(d, func() (string, bool) { return "", holds() })
+	_, held := within(d, func() (string, bool) { return "", holds() })
+	return held
 }
 
 // inARow is how many tries of Soon have to be fast one after another.
@@ -91,7 +87,7 @@ func Soon(tb TB, d time.Duration, do func(try int)) {
 // closed. It ends the test if there is neither.
 func Receive[T any](tb TB, what string, from <-chan T) (value T) {
 	tb.Helper()
-	received := within(limit, func() (string, bool) {
+	_, received := within(limit, func() (string, bool) {
 		select {
 		case value = <-from:
 			return "", true
@@ -113,12 +109,12 @@ func Bounded(tb testing.TB) context.Context {
 	return ctx
 }
 
-func within(d time.Duration, look func() (seen string, done bool)) bool {
+func within(d time.Duration, look func() (seen string, done bool)) (seen string, done bool) {
 	for last, spent := "", time.Duration(0); ; {
 		began := time.Now() //nolint:forbidigo // the one clock of waiting tests
-		seen, done := look()
+		seen, done = look()
 		if done || spent >= d {
-			return done
+			return seen, done
 		}
 		time.Sleep(poll)                             //nolint:forbidigo // the one place where tests poll
 		spent += min(time.Since(began), longestTick) //nolint:forbidigo // as above

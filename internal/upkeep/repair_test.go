@@ -80,7 +80,7 @@ type server struct {
 
 func newServer(t *testing.T) server {
 	t.Helper()
-	s := testdb.Server(t, local.Options{InMemory: true})
+	s := testrun.Server(t, local.Options{InMemory: true})
 	return server{s, testdb.Connect(t, testdb.Migrated(t, s, "admin"))} // which makes the roles
 }
 

@@ -43,7 +43,7 @@ type Options struct {
 	JSON bool
 	// Database is the URL of a server to use instead of one of the demo's own.
 	Database string
-	// Running, if set, uses services that run already.
+	// Running, if set, uses services that run already, in place of Keep and Database.
 	Running *Running
 	// ConsoleURL, if set, is where a web console is, which says that it waits for the database.
 	ConsoleURL string
@@ -91,11 +91,8 @@ type run struct {
 // Run runs the demo. It returns nil if every promise held and the faults really
 // happened, and ErrBroken if not.
 func Run(ctx context.Context, o Options) error {
-	switch {
-	case o.Charges < 1:
+	if o.Charges < 1 {
 		return fmt.Errorf("--charges is %d: it must be at least 1", o.Charges)
-	case o.Running != nil && (o.Keep || o.Database != ""):
-		return errors.New("--running plays on services that run already: leave out --keep and --database")
 	}
 	err := o.run(ctx)
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -26,7 +27,7 @@ type Proxy struct {
 // route is where new connections of a proxy lead.
 type route struct {
 	network, address string
-	lost             chan struct{} // closed when every packet is lost
+	lost             atomic.Bool // every packet is lost
 }
 
 // NewProxy starts a proxy before the server of a connection string. begin is called for each
@@ -51,7 +52,7 @@ func NewProxy(ctx context.Context, server string, begin func() Hook) (*Proxy, er
 }
 
 func newRoute(to *pgconn.Config) *route {
-	r := &route{lost: make(chan struct{})}
+	r := &route{}
 	r.network, r.address = pgconn.NetworkAddress(to.Host, to.Port)
 	return r
 }
@@ -73,7 +74,7 @@ func (p *Proxy) CutAll() {
 
 // Lose makes a link lose every packet until Lead: no byte moves and nothing closes, and so do new
 // connections.
-func (p *Proxy) Lose() { close(p.now().lost) }
+func (p *Proxy) Lose() { p.now().lost.Store(true) }
 
 // Lead closes every connection. New ones reach the server of another connection string.
 func (p *Proxy) Lead(server string) error {
@@ -153,7 +154,7 @@ func (p *Proxy) drop(c net.Conn) {
 
 // pass moves the bytes of one connection of a link.
 func (p *Proxy) pass(ctx context.Context, client net.Conn, to *route) {
-	if to.isLost() {
+	if to.lost.Load() {
 		_, _ = io.Copy(io.Discard, client)
 		return
 	}
@@ -168,22 +169,13 @@ func (p *Proxy) pass(ctx context.Context, client net.Conn, to *route) {
 	back.Wait()
 }
 
-func (r *route) isLost() bool {
-	select {
-	case <-r.lost:
-		return true
-	default:
-		return false
-	}
-}
-
 // pump moves the bytes of one direction until an end is closed. The other end then closes too, unless
 // that packet is lost.
 func (r *route) pump(to, from net.Conn) {
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
-		if r.isLost() {
+		if r.lost.Load() {
 			if err != nil {
 				return
 			}

@@ -4,12 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"os/signal"
 	"slices"
 	"strings"
@@ -37,8 +35,6 @@ func TestMain(m *testing.M) {
 		os.Exit(serve(context.Background()))
 	case "environment":
 		environment()
-	case "parent":
-		os.Exit(parent())
 	}
 }
 
@@ -71,19 +67,6 @@ func environment() {
 		names = append(names, name)
 	}
 	_ = json.NewEncoder(os.Stdout).Encode(names)
-}
-
-// parent starts a server, says where it listens, and waits to be killed.
-func parent() int {
-	p, err := harness.Start(context.Background(), harness.Program{
-		Name: "child", Path: os.Args[0], Log: os.Getenv("LOGS"), Env: map[string]string{"ROLE": "server"},
-	})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	fmt.Fprintln(os.Stdout, p.URL())
-	select {}
 }
 
 func start(t *testing.T, role string) *harness.Process {
@@ -199,23 +182,4 @@ func self(t *testing.T) string {
 	path, err := os.Executable()
 	testrun.Must(t, err)
 	return path
-}
-
-// TestStart_whoseParentIsKilled_endsWithIt kills a process that has started a program.
-func TestStart_whoseParentIsKilled_endsWithIt(t *testing.T) {
-	t.Parallel()
-	command := exec.CommandContext(t.Context(), self(t))
-	command.Env = []string{"ROLE=parent", "LOGS=" + t.TempDir(), "PATH=" + os.Getenv("PATH")}
-	command.Stderr = t.Output()
-	stdout, err := command.StdoutPipe()
-	testrun.Must(t, errors.Join(err, command.Start()))
-	var url string
-	_, err = fmt.Fscan(stdout, &url)
-	testrun.Must(t, err)
-	if !answers(t, url) {
-		t.Errorf("the child does not answer on %s", url)
-	}
-	testrun.Must(t, command.Process.Kill())
-	_ = command.Wait()
-	testrun.True(t, "the child is gone", func() bool { return !answers(t, url) })
 }
