@@ -127,7 +127,7 @@ func TestOutput_holdsNoSecrets(t *testing.T) {
 	}
 }
 
-var hostile = flag.Duration("hostile", 500*time.Millisecond, "for how long TestHostileClients makes each attack")
+var hostile = flag.Duration("hostile", 250*time.Millisecond, "for how long TestHostileClients makes each attack")
 
 // mostMemory is the resident memory that the api may have, and memoryLimit what Go gets of a
 // container with that much.

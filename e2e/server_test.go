@@ -77,7 +77,7 @@ var raceDetecting = sync.OnceValues(func() (harness.Binaries, error) {
 	if err != nil || exec.CommandContext(ctx, "sh", "-c", "command -v $(go env CC)").Run() != nil {
 		return b, err
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-race", "-o", dir+string(filepath.Separator), "./cmd/api", "./cmd/worker")
+	build := exec.CommandContext(ctx, "go", "build", "-race", "-ldflags=-s -w", "-o", dir+string(filepath.Separator), "./cmd/api", "./cmd/worker")
 	build.Dir = ".."
 	build.Env = append(os.Environ(), "CGO_ENABLED=1")
 	if out, err := build.CombinedOutput(); err != nil {

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -187,6 +188,7 @@ func (d *deployment) replays(ctx context.Context, t *testing.T, charges []reques
 		default:
 			answered.Add(2)
 		}
+		pause(ctx, 10*time.Millisecond) // a leak shows by their number, and the processors are for the messages
 	}
 }
 
