@@ -176,7 +176,7 @@ update reservations
 // what failed.
 func (s *riverCharges) process(ctx context.Context, id string) error {
 	stream, err := ledger.Load(ctx, s.db, id)
-	if err != nil || stream.Charge.Terminal() {
+	if err != nil || stream.Charge.HasOutcome() {
 		return err
 	}
 	b := &pgx.Batch{}
@@ -195,7 +195,8 @@ func (s *riverCharges) process(ctx context.Context, id string) error {
 	if stream, err = s.start(ctx, stream); err != nil {
 		return err
 	}
-	intent, err := s.provider.ConfirmIntent(ctx, attemptKey(stream), stream.Charge.PaymentIntent, "")
+	attempt := stream.At(stream.Charge.AttemptVersion).ID.String()
+	intent, err := s.provider.ConfirmIntent(ctx, attempt, stream.Charge.PaymentIntent, "")
 	if err != nil {
 		return err
 	}
@@ -218,7 +219,7 @@ func (s *riverCharges) start(ctx context.Context, stream ledger.Stream) (ledger.
 	if c.PaymentStarted() {
 		return stream, nil
 	}
-	intent, err := s.provider.CreateIntent(ctx, attemptKey(stream), stripe.CreateParams{
+	intent, err := s.provider.CreateIntent(ctx, c.ID, stripe.CreateParams{
 		Reference: c.ID, Amount: c.Amount, Currency: string(c.Currency), PaymentMethod: c.PaymentMethod,
 	})
 	if err != nil {
@@ -229,8 +230,6 @@ func (s *riverCharges) start(ctx context.Context, stream ledger.Stream) (ledger.
 	}
 	return stream, s.db.Commit(ctx, b)
 }
-
-func attemptKey(s ledger.Stream) string { return s.At(s.Charge.AttemptVersion).ID.String() }
 
 func record(b *pgx.Batch, stream ledger.Stream, events ...domain.Event) (ledger.Stream, error) {
 	return ledger.Append(b, stream, ledger.Cause{CorrelationID: stream.ID, CausationID: stream.ID, Actor: "worker"}, events...)

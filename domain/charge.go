@@ -44,19 +44,19 @@ type Charge struct {
 	Unnotified []int     // versions of webhook events of which the merchant wants a webhook and has none
 
 	Version        int // the number of events folded
-	OutcomeVersion int // of the terminal event, 0 before it
+	OutcomeVersion int // of the event that is its outcome, 0 before it
 
-	// AttemptVersion is, once the payment has started, the version of the event that opened the present
-	// attempt. The id of that event is the Idempotency-Key of a confirmation: a crash, a cut or a
-	// time-out keeps it, and only an answer that the provider may have saved opens a new one.
+	// AttemptVersion is of the event that opened the present attempt at the payment, payment.started or
+	// payment.attempt_failed; 0 before. The id of that event is the Idempotency-Key of a confirmation: a crash,
+	// a cut or a time-out keeps it, and only an answer that the provider may have saved opens a new one.
 	AttemptVersion int
 }
 
-// Terminal reports whether the charge has its outcome.
-func (c Charge) Terminal() bool { return c.OutcomeVersion > 0 }
+// HasOutcome reports whether the charge succeeded or failed.
+func (c Charge) HasOutcome() bool { return c.OutcomeVersion > 0 }
 
 // captured reports whether the outcome of the charge is that its money was taken.
-func (c Charge) captured() bool { return c.Terminal() && c.Status != Failed }
+func (c Charge) captured() bool { return c.HasOutcome() && c.Status != Failed }
 
 // PaymentStarted reports whether the id of the payment intent is recorded.
 func (c Charge) PaymentStarted() bool { return c.PaymentIntent != "" }
@@ -65,9 +65,8 @@ func (c Charge) PaymentStarted() bool { return c.PaymentIntent != "" }
 // event at a version.
 func (c Charge) NeedsWebhook(version int) bool { return slices.Contains(c.Unnotified, version) }
 
-// Fold folds events into a charge, in their order. It never fails: what is stored has happened. A
-// void request (Voids) changes nothing but the version: a void first event leaves a charge that has
-// neither a merchant nor steps. The argument is not changed.
+// Fold folds stored events into a charge, in their order. A void request (Voids) changes nothing but the
+// version. The argument is not changed.
 func Fold(c Charge, events ...Event) Charge {
 	c = c.clone()
 	for _, e := range events {
@@ -79,12 +78,11 @@ func Fold(c Charge, events ...Event) Charge {
 	return c
 }
 
-// ErrIllegal is returned by Append, wrapped, for an event that its charge does not allow.
+// ErrIllegal is returned by Append, wrapped.
 var ErrIllegal = errors.New("illegal event")
 
-// Append folds events that are to be stored. It alone says what is legal: the error is ErrIllegal,
-// wrapped, for the first event that the charge does not allow or whose type is in no list, and the
-// charge is the one before that event. The argument is not changed.
+// Append folds events that are to be stored, and alone says what is legal: it stops before the first event
+// that the charge does not allow, or whose type is in no list, with ErrIllegal. The argument is not changed.
 func (c Charge) Append(events ...Event) (Charge, error) {
 	c = c.clone()
 	for _, e := range events {
@@ -107,12 +105,11 @@ func (c Charge) clone() Charge {
 	return c
 }
 
-// Voids reports whether e, as the next event of c, is a void request: one that the charge does not
-// allow, or whose data cannot be read (Unreadable). Requests come from outside, and an append-only ledger
-// keeps a forged one for ever, so it must neither have an effect nor stop the charge. Append writes none;
-// a login that bypasses the programs can, as far as the policies of ledger_events let it. Fold counts the
-// version and applies nothing, and a void request has no postings. A void first event leaves a charge
-// without merchant: its message becomes a dead letter, and lists leave it out. The audit names each.
+// Voids reports whether e, as the next event of c, is a void request: one that the charge does not allow, or
+// whose data cannot be read (Unreadable). Append writes none; a login that bypasses the programs can, as far
+// as the policies of ledger_events let it, and an append-only ledger keeps what was forged. So a void request
+// has neither an effect nor postings, and does not stop the charge. A void first event leaves a charge without
+// merchant and steps: its message becomes a dead letter, and lists leave it out. The audit names each.
 func (c Charge) Voids(e Event) bool { return registry[TypeOf(e)].Request && !c.allows(e) }
 
 // allows reports whether e may be the next event of c.
@@ -179,7 +176,7 @@ type ChargeRequested struct {
 
 func (e ChargeRequested) apply(c *Charge) {
 	c.Terms = e.Terms
-	c.Status, c.AttemptVersion = Pending, c.Version
+	c.Status = Pending
 	c.Steps = make([]StepState, len(e.Steps))
 	for i, name := range e.Steps {
 		c.Steps[i] = StepState{Name: name, Status: StepPending}
@@ -200,16 +197,14 @@ func (e ChargeRequested) allowedIn(Charge) bool {
 	return e.Amount >= MinAmount && e.Amount <= MaxAmount && e.Fee >= 0 && e.Fee <= e.Amount && slices.Contains(e.Steps, Payment)
 }
 
-// Refusals of requests. Each is final for the request as it is.
 var (
 	// ErrFinished refuses a cancellation that came after the outcome.
 	ErrFinished = errors.New("the charge has come to its outcome")
 	// ErrInvalid refuses a request whose values no charge can have.
 	ErrInvalid = errors.New("the request is not valid")
+	// ErrMismatch is the reason for which an object of the provider cannot be the charge's.
+	ErrMismatch = errors.New("the provider's object is not the charge's")
 )
-
-// ErrMismatch is the reason for which an object of the provider cannot be the charge's.
-var ErrMismatch = errors.New("the provider's object is not the charge's")
 
 // Open returns the event of a new charge, with the steps of this program, whatever r says. A step that
 // a later version adds does not change existing charges. The error is ErrInvalid, wrapped.
@@ -235,7 +230,7 @@ func Open(r ChargeRequested) ([]Event, error) {
 // The error is ErrFinished, wrapped.
 func (c Charge) RequestCancel() ([]Event, error) {
 	switch {
-	case c.Terminal():
+	case c.HasOutcome():
 		return nil, fmt.Errorf("cancel a charge that is %s: %w", c.Status, ErrFinished)
 	case c.CancelRequested:
 		return nil, nil
@@ -249,7 +244,7 @@ type ChargeCancelRequested struct{}
 
 func (ChargeCancelRequested) apply(c *Charge) { c.CancelRequested = true }
 func (ChargeCancelRequested) allowedIn(c Charge) bool {
-	return !c.Terminal() && c.StepStatus(Payment) == StepPending && !c.CancelRequested
+	return !c.HasOutcome() && c.StepStatus(Payment) == StepPending && !c.CancelRequested
 }
 
 // ChargeSucceeded ends the charge with the money taken.
@@ -257,7 +252,7 @@ type ChargeSucceeded struct{}
 
 func (ChargeSucceeded) apply(c *Charge) { c.end(Succeeded) }
 func (ChargeSucceeded) allowedIn(c Charge) bool {
-	return !c.Terminal() && c.StepStatus(Payment) == StepDone
+	return !c.HasOutcome() && c.StepStatus(Payment) == StepDone
 }
 
 // ChargeFailed ends the charge without money taken.
@@ -265,12 +260,16 @@ type ChargeFailed struct{ Failure }
 
 func (e ChargeFailed) apply(c *Charge) {
 	c.Failure = &e.Failure
-	c.skipSteps()
+	for _, s := range steps { // subscribers follow a failure too
+		if c.StepStatus(s.Name) == StepPending {
+			c.setStep(s.Name, StepSkipped)
+		}
+	}
 	c.end(Failed)
 }
 
 func (e ChargeFailed) allowedIn(c Charge) bool {
-	return !c.Terminal() && len(c.toCompensate()) == 0 && c.mayFailFor(e.Code) &&
+	return !c.HasOutcome() && len(c.toCompensate()) == 0 && c.mayFailFor(e.Code) &&
 		(c.stepFailed() || !c.PaymentStarted() && cancellations[e.Code] != "")
 }
 

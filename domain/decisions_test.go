@@ -51,7 +51,7 @@ func TestCharge(t *testing.T) {
 			{"exists", c.Version > 0},
 			{"started", c.PaymentStarted()},
 			{"cancel requested", c.CancelRequested},
-			{"terminal", c.Terminal()},
+			{"has its outcome", c.HasOutcome()},
 			{fmt.Sprintf("failure %v", c.Failure), c.Failure != nil},
 			{"to act", c.Action != nil},
 			{fmt.Sprintf("unnotified %v", c.Unnotified), len(c.Unnotified) > 0},

@@ -124,10 +124,8 @@ const maxMovement = 1_000_000_000_000_000
 
 // record returns what is stored of a movement, as the next one of the dispute.
 func (d Dispute) record(m DisputeMovement, of Currency) (DisputeMoved, error) {
-	for _, amount := range []int64{m.Amount, m.Fee} {
-		if amount > maxMovement || amount < -maxMovement {
-			return DisputeMoved{}, fmt.Errorf("movement %s of dispute %s is of %d: %w", m.Transaction, d.ID, amount, ErrMismatch)
-		}
+	if max(m.Amount, m.Fee) > maxMovement || min(m.Amount, m.Fee) < -maxMovement {
+		return DisputeMoved{}, fmt.Errorf("movement %s of dispute %s is of %d, fee %d: %w", m.Transaction, d.ID, m.Amount, m.Fee, ErrMismatch)
 	}
 	e := DisputeMoved{DisputeID: d.ID, Transaction: m.Transaction, Amount: m.Amount, Fee: m.Fee}
 	if !m.withdraws() {

@@ -25,18 +25,15 @@ type InventoryReserved struct {
 	Items []Item `json:"items" detail:"items"`
 }
 
+func (InventoryReserved) apply(c *Charge)         { c.setStep(Inventory, StepDone) }
 func (InventoryReserved) allowedIn(c Charge) bool { return c.due(Inventory) }
-func (InventoryReserved) apply(c *Charge) {
-	c.setStep(Inventory, StepDone)
-	c.AttemptVersion = c.Version
-}
 
 // InventoryRejected says that there was not enough stock; the charge fails with it.
 type InventoryRejected struct {
 	Code FailureCode `json:"code" detail:"code"`
 }
 
-func (InventoryRejected) apply(c *Charge) { c.failStep(Inventory) }
+func (InventoryRejected) apply(c *Charge) { c.setStep(Inventory, StepFailed) }
 func (e InventoryRejected) allowedIn(c Charge) bool {
 	return c.due(Inventory) && cancellations[e.Code] == ""
 }

@@ -174,7 +174,7 @@ func (m *sequence) check(t *rapid.T) {
 		set("merchant_payable:acme", -(captured - c.Fee - pending - c.AmountRefunded()))
 		set("fee_revenue:payonce", -c.Fee)
 		set("refund_clearing:acme", -pending)
-	case !c.Terminal():
+	case !c.HasOutcome():
 		set("customer_receivable:acme", c.Amount)
 		set("merchant_pending:acme", -c.Amount)
 	}

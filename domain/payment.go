@@ -108,12 +108,11 @@ func (e PaymentCaptured) allowedIn(c Charge) bool {
 // payment intent, if there is one, is canceled.
 type PaymentDeclined struct{ Failure }
 
-func (PaymentDeclined) apply(c *Charge)           { c.failStep(Payment) }
+func (PaymentDeclined) apply(c *Charge)           { c.setStep(Payment, StepFailed) }
 func (e PaymentDeclined) allowedIn(c Charge) bool { return c.due(Payment) && c.mayFailFor(e.Code) }
 
-// CreationKey is the Idempotency-Key of the next creation of the payment at the provider. It follows
-// from the client's key and from how often the creation failed, so each database comes to the same
-// keys.
+// CreationKey is the Idempotency-Key of the next creation of the payment at the provider. As Reference
+// does, it follows from the client's key, so each database comes to the same keys.
 func (c Charge) CreationKey() string { return fmt.Sprintf("%s-%d", c.Reference, c.CreateFailures) }
 
 // IsLastKey reports whether the calls of a stage have come to their last key (MaxKeys).

@@ -15,12 +15,9 @@ var (
 	ErrExceedsCaptured = errors.New("the refund is more than is left of the charge")
 	// ErrTooManyRefunds refuses a refund beyond MaxRefunds.
 	ErrTooManyRefunds = errors.New("the charge has had as many refunds as it may have")
-	// ErrNoRefund refuses to show a refund that the charge does not have.
-	ErrNoRefund = errors.New("the refund does not exist")
 )
 
-// MaxRefunds is the number of refunds that a charge may have, failed ones included. Every
-// read of a charge folds its stream, so a stream must not grow without bound.
+// MaxRefunds is how many refunds a charge may have, failed ones included: a stream is bounded, see MaxKeys.
 const MaxRefunds = 100
 
 // RefundStatus is the state of a refund, as merchants see it.
@@ -38,7 +35,6 @@ const (
 type Refund struct {
 	ID     string
 	Amount int64 // minor units of the charge's currency
-	Reason string
 	Notify bool
 	Status RefundStatus
 
@@ -58,14 +54,14 @@ func (r Refund) ProviderKey() string { return fmt.Sprintf("%s-%d", r.ID, r.Failu
 
 // Refund returns the refund with an id.
 func (c Charge) Refund(id string) (r Refund, found bool) {
-	if i := c.indexOfRefund(id); i >= 0 {
-		return c.Refunds[i], true
-	}
-	return Refund{}, false
+	c.changeRefund(id, func(its *Refund) { r, found = *its, true })
+	return r, found
 }
 
-func (c Charge) indexOfRefund(id string) int {
-	return slices.IndexFunc(c.Refunds, func(r Refund) bool { return r.ID == id })
+func (c *Charge) changeRefund(id string, change func(*Refund)) {
+	if i := slices.IndexFunc(c.Refunds, func(r Refund) bool { return r.ID == id }); i >= 0 {
+		change(&c.Refunds[i])
+	}
 }
 
 func (c Charge) sumOfRefunds(statuses ...RefundStatus) (sum int64) {
@@ -102,23 +98,18 @@ func (c Charge) endedBy(object string) bool {
 	return object != "" && slices.ContainsFunc(c.Refunds, func(r Refund) bool { return r.ProviderRefund == object })
 }
 
-// endRefund gives a refund its outcome, or the reversal of its outcome. It shows in the
-// status of the charge, and the merchant may want a webhook.
+// endRefund gives a refund its outcome, or the reversal of its outcome, and the charge its status.
 func (c *Charge) endRefund(id string, status RefundStatus, object string) {
-	i := c.indexOfRefund(id)
-	if i < 0 {
-		return
-	}
-	r := &c.Refunds[i]
-	if r.OutcomeVersion > 0 {
-		r.ReversalVersion = c.Version
-	} else {
-		r.ProviderRefund, r.OutcomeVersion = object, c.Version
-	}
-	r.Status = status
-	if r.Notify {
-		c.Unnotified = append(c.Unnotified, c.Version)
-	}
+	c.changeRefund(id, func(r *Refund) {
+		if r.OutcomeVersion > 0 {
+			r.ReversalVersion = c.Version
+		} else {
+			r.ProviderRefund, r.OutcomeVersion = object, c.Version
+		}
+		if r.Status = status; r.Notify {
+			c.Unnotified = append(c.Unnotified, c.Version)
+		}
+	})
 	switch c.AmountRefunded() {
 	case 0:
 		c.Status = Succeeded
@@ -148,8 +139,7 @@ type RefundRequested struct {
 
 func (e RefundRequested) apply(c *Charge) {
 	c.Refunds = append(c.Refunds, Refund{
-		ID: e.RefundID, Amount: e.Amount, Reason: e.Reason, Notify: e.Notify,
-		Status: RefundStatusPending, AttemptVersion: c.Version,
+		ID: e.RefundID, Amount: e.Amount, Notify: e.Notify, Status: RefundStatusPending, AttemptVersion: c.Version,
 	})
 }
 
@@ -181,10 +171,10 @@ type RefundAttemptFailed struct {
 }
 
 func (e RefundAttemptFailed) apply(c *Charge) {
-	if i := c.indexOfRefund(e.RefundID); i >= 0 {
-		c.Refunds[i].AttemptVersion = c.Version
-		c.Refunds[i].Failures++
-	}
+	c.changeRefund(e.RefundID, func(r *Refund) {
+		r.AttemptVersion = c.Version
+		r.Failures++
+	})
 }
 
 func (e RefundAttemptFailed) allowedIn(c Charge) bool {
@@ -264,9 +254,8 @@ func (e RefundReversed) allowedIn(c Charge) bool {
 	return r.Status == RefundStatusSucceeded && e.Amount == r.Amount && e.ProviderRefund == r.ProviderRefund
 }
 
-// RequestRefund returns the event of a request to return money of a captured charge: none if the
-// refund was requested before. An amount of 0 is all that is left. The errors are ErrNotCaptured,
-// ErrTooManyRefunds, ErrExceedsCaptured and ErrInvalid.
+// RequestRefund returns the event of a request to return money: none if the refund was requested before. An
+// amount of 0 is all that is left. The errors are ErrNotCaptured, ErrTooManyRefunds, ErrExceedsCaptured, ErrInvalid.
 func (c Charge) RequestRefund(r RefundRequested) ([]Event, error) {
 	if _, requested := c.Refund(r.RefundID); requested {
 		return nil, nil

@@ -20,8 +20,7 @@ type Step struct {
 	// is not optional is shown as skipped there.
 	Optional bool
 
-	// applies reports whether a charge needs the step; nil for every charge. It is asked
-	// once: the answer is frozen in the first event of the charge.
+	// applies reports whether a charge needs the step; nil for every charge. Open asks once.
 	applies func(ChargeRequested) bool
 
 	// release is the compensation: the event that returns what the step holds once it is
@@ -100,7 +99,7 @@ func (c Charge) StepStatus(name string) StepStatus {
 // no outcome. It is empty if there is none.
 func (c Charge) Next() string {
 	for _, s := range c.Steps {
-		if s.Status == StepPending && !c.Terminal() {
+		if s.Status == StepPending && !c.HasOutcome() {
 			return s.Name
 		}
 		if s.Status != StepDone && s.Status != StepSkipped {
@@ -120,13 +119,9 @@ func (c Charge) SubscriberPending(name string, version int) bool {
 
 // SubscribersOf are the names of the subscribers that get a message about the event at a
 // version: none unless it is a webhook event.
-func (c Charge) SubscribersOf(e Event, version int) []string {
-	if registry[TypeOf(e)].Webhook == "" {
-		return nil
-	}
-	var names []string
+func (c Charge) SubscribersOf(e Event, version int) (names []string) {
 	for _, s := range subscribers {
-		if c.SubscriberPending(s.Name, version) {
+		if registry[TypeOf(e)].Webhook != "" && s.pending(c, version) {
 			names = append(names, s.Name)
 		}
 	}
@@ -171,21 +166,6 @@ func (c *Charge) setStep(name string, status StepStatus) {
 	for i := range c.Steps {
 		if c.Steps[i].Name == name {
 			c.Steps[i].Status = status
-		}
-	}
-}
-
-// failStep fails a step; the steps behind it will not run.
-func (c *Charge) failStep(name string) {
-	c.setStep(name, StepFailed)
-	c.skipSteps()
-}
-
-// skipSteps skips the steps that are still pending; subscribers follow a failure too.
-func (c *Charge) skipSteps() {
-	for _, s := range steps {
-		if c.StepStatus(s.Name) == StepPending {
-			c.setStep(s.Name, StepSkipped)
 		}
 	}
 }

@@ -17,8 +17,17 @@ import (
 
 // charge is the inbox handler of the requests about charges and of the provider's events.
 //
-// The ordering key of a refund's messages is the refund, that of every other message the charge. Of
-// the payload the handler reads only which version of which charge the message is about; of an event of
+//	type of the message                     ordering key  what is due
+//	charge.requested, cancel_requested      charge        its steps or its cancellation, until it has an outcome
+//	stripe.payment_intent.*                 charge        the same
+//	stripe.refund.*, charge.refund*,        charge        the same; then the provider's refunds, or its disputes,
+//	stripe.charge.dispute.*                               are observed
+//	refund.requested, refund.ended          refund        that refund
+//
+// Messages of one ordering key are handled in order. So while the first one of a charge waits, for the customer
+// or the provider, a later one does nothing of its own: as it is stored, it makes the first one due (inbox/store.go).
+//
+// Of the payload the handler reads only which version of which charge the message is about; of an event of
 // the provider only the type.
 func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
 	pay := &payment{provider: f.services.Provider, now: d.ClaimedAt, timeout: f.services.ActionTimeout}
@@ -39,9 +48,7 @@ func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
 	return r.process(ctx)
 }
 
-// dueOf returns what is due for a message. A refund's own is about that refund alone. Every other
-// message brings the charge to its outcome, and then an event of the provider about refunds or
-// disputes observes these.
+// dueOf returns what is due for a message.
 func (r *deliveryRun) dueOf(messageType string) func(domain.Charge) task {
 	if r.version > 0 {
 		if asked, ok := r.stream.At(r.version).Event.(domain.RefundRequested); ok {
@@ -52,7 +59,7 @@ func (r *deliveryRun) dueOf(messageType string) func(domain.Charge) task {
 	observer := &observer{provider: r.services.Provider, step: observedBy(messageType)}
 	r.readAgain = func() { observer.seen = false }
 	return func(c domain.Charge) task {
-		if !c.Terminal() {
+		if !c.HasOutcome() {
 			return r.dueStep(c)
 		}
 		return observer.due(c)

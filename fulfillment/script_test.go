@@ -159,7 +159,7 @@ func (s *script) ConfirmIntent(_ context.Context, key, id, returnURL string) (st
 
 // CancelIntent checks that the charge has not failed before.
 func (s *script) CancelIntent(_ context.Context, id string) (stripe.Intent, error) {
-	if s.stream().Charge.Terminal() {
+	if s.stream().Charge.HasOutcome() {
 		s.t.Error("the charge has its outcome before its intent is canceled")
 	}
 	return s.intent("cancel", id)

@@ -97,7 +97,7 @@ func (m *machine) run(t *rapid.T) {
 		m.check(t)
 	}
 	c := m.stream.Charge
-	if pending := slices.ContainsFunc(c.Refunds, func(r domain.Refund) bool { return r.Status == domain.RefundStatusPending }); pending || !c.Terminal() {
+	if pending := slices.ContainsFunc(c.Refunds, func(r domain.Refund) bool { return r.Status == domain.RefundStatusPending }); pending || !c.HasOutcome() {
 		t.Fatalf("the charge or a refund has no outcome: %+v", c)
 	}
 	events = nil
@@ -204,7 +204,7 @@ func (m *machine) handle(ctx context.Context, one message) error {
 func (m *machine) finish(t *rapid.T, one message) {
 	m.open = slices.DeleteFunc(m.open, func(o message) bool { return o == one })
 	c := m.stream.Charge
-	if !c.Terminal() {
+	if !c.HasOutcome() {
 		t.Fatalf("the charge has no outcome: %+v", c)
 	}
 	if one.version == 0 {

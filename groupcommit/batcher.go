@@ -59,12 +59,18 @@ func (b *Batcher[Q, A]) Do(ctx context.Context, value Q) (A, error) {
 	case r := <-i.result:
 		return r.Value, r.Err
 	case <-ctx.Done():
-		return *new(A), b.withdraw(i)
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at := slices.Index(b.queue, i)
+	if at < 0 {
+		return *new(A), fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
+	}
+	b.queue = slices.Delete(b.queue, at, at+1)
+	return *new(A), ctx.Err()
 }
 
-// run begins calls until nothing is queued. A call waits for the one before, so that callers whose
-// results come may join it, but no longer than nextAfter.
+// run begins calls until nothing is queued. Each waits for the one before, whose callers may then join it.
 func (b *Batcher[Q, A]) run() {
 	for {
 		for range 2 { // goroutines that run may queue items, or make others ready that do
@@ -117,16 +123,4 @@ func (b *Batcher[Q, A]) carryOut(ctx context.Context, items []Q) (results []Resu
 		}
 	}()
 	return b.Call(context.WithoutCancel(ctx), items)
-}
-
-// withdraw removes an item from the queue, whose context has ended, and returns what Do does.
-func (b *Batcher[Q, A]) withdraw(i *item[Q, A]) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	at := slices.Index(b.queue, i)
-	if at < 0 {
-		return fmt.Errorf("%w: %w", ErrUnknown, i.ctx.Err())
-	}
-	b.queue = slices.Delete(b.queue, at, at+1)
-	return i.ctx.Err()
 }

@@ -56,8 +56,7 @@ const (
 
 // Committer commits batches, each in one transaction and one round trip. Batches that arrive at the same
 // moment and consist of declared statements share the transaction. A caller of Commit cannot tell the
-// difference; the package lists what that rests on. A Committer has no goroutine while nothing is queued
-// or in flight, and nothing to close.
+// difference; the package lists what that rests on. There is nothing to close.
 type Committer struct {
 	pool                       *pgxpool.Pool
 	tracer                     pgx.BatchTracer // of the pool; nil for none
@@ -101,7 +100,7 @@ type Stats struct {
 	Late     int64 // commits in flight, of any kind, of which the server has confirmed none for 3 s
 }
 
-// Stats returns the counts of group commits since New, and how many commits are late now.
+// Stats returns the counts since New, and how many commits are late now.
 func (c *Committer) Stats() Stats {
 	s := Stats{c.commits.Load(), c.batches.Load(), c.refusals.Load(), c.inFlight.Load()}
 	// Locks and slow statements delay a commit for as long at times, but not each one.
@@ -275,10 +274,7 @@ func (c *Committer) send(ctx context.Context, conn *pgxpool.Conn, b *pgx.Batch, 
 		}
 	}
 	c.confirm()
-	if c.options.Committed == nil {
-		return nil
-	}
-	if names := c.options.Writes.wakes(batches); len(names) > 0 {
+	if names := c.options.Writes.wakes(batches); len(names) > 0 && c.options.Committed != nil {
 		c.options.Committed(names)
 	}
 	return nil

@@ -100,7 +100,15 @@ func (o Options) inTransaction(ctx context.Context, db Beginner, key Key, reques
 			defer cancel()
 			_ = tx.Rollback(ctx) // it has ended, or its connection is lost
 		}()
-		savepoint, err := claim(ctx, tx, key, request, expires)
+		b := &pgx.Batch{}
+		b.Queue(setLockTimeout)
+		// Without an answer, as a tombstone is. No other transaction sees it.
+		b.Queue(insertAnswer, key.Scope, key.Operation, key.Value, present(request.Fingerprint), request.Canonical, http.StatusOK, "{}", nil, expires)
+		b.Queue(restoreLockTimeout)
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
+			return Answer{}, notCommitted(err)
+		}
+		savepoint, err := tx.Begin(ctx) // no statement of the work that fails, nor its Rollback, ends the claim
 		if err != nil {
 			return Answer{}, notCommitted(err)
 		}
@@ -127,20 +135,6 @@ select set_config('idempotency.lock_timeout', current_setting('lock_timeout'), t
 -- idempotency.restoreLockTimeout
 select set_config('lock_timeout', current_setting('idempotency.lock_timeout'), true)`
 )
-
-// claim inserts the key, and returns a savepoint: no statement of the work that fails, nor its Rollback, ends the
-// claim.
-func claim(ctx context.Context, tx pgx.Tx, key Key, request Request, expires time.Time) (savepoint pgx.Tx, err error) {
-	b := &pgx.Batch{}
-	b.Queue(setLockTimeout)
-	// Without an answer, as a tombstone is. No other transaction sees it.
-	b.Queue(insertAnswer, key.Scope, key.Operation, key.Value, present(request.Fingerprint), request.Canonical, http.StatusOK, "{}", nil, expires)
-	b.Queue(restoreLockTimeout)
-	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return nil, err
-	}
-	return tx.Begin(ctx)
-}
 
 const storeAnswer = `
 -- idempotency.storeAnswer

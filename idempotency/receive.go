@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -67,7 +68,7 @@ func Receive(ctx context.Context, db groupcommit.DB, key Key, request Request, o
 		}
 		Claim(b, key, request, answer, expires)
 		all, last := b.QueuedQueries, b.Len()-1 // the claim, which goes first: a taken key refuses the batch before it writes
-		b.QueuedQueries = append(all[last:], all[:last]...)
+		b.QueuedQueries = slices.Insert(all[:last], 0, all[last])
 		if again { // a retry may collide again, and its whole group would be refused: it has a transaction of its own
 			b.Queue(`-- idempotency.Receive
 select`) // undeclared, which keeps the batch out of a group

@@ -18,8 +18,7 @@ select least((select due_at from inbox where receiver = $1 and status = 'pending
 // of the partitions $5. It registers the holder for the lease $6 if less than 0.7 of a lease is left,
 // so an idle holder writes nothing. $4 bounds how old a due time may be: all that was due before was claimed,
 // and its index entries may be dead tuples that an old snapshot keeps. What was committed late or locked
-// is found by the full read of tick, each second. The last column is arrivals: $7 if nothing waits behind the
-// message, else -1, so that its end wakes the loop.
+// is found by the full read of tick, each second. The last column says whether a message waits behind.
 const claimDue = `
 -- inbox.claimDue
 with due as (
@@ -55,56 +54,52 @@ with due as (
      set alive_until = excluded.alive_until
 )
 select id, fence, attempts, deaths, waits, message_id, type, ordering_key, partition_key, payload, metadata, claimed_at,
-       case when (select b.id
-                    from inbox b
-                   where b.receiver = claimed.receiver
-                     and b.ordering_key >= claimed.ordering_key
-                     and b.ordering_key <= claimed.ordering_key
-                     and b.status = 'pending'
-                     and not b.first
-                   order by b.ordering_key, b.id
-                   limit 1) is null then $7::bigint else -1 end
+       (select b.id
+          from inbox b
+         where b.receiver = claimed.receiver
+           and b.ordering_key >= claimed.ordering_key
+           and b.ordering_key <= claimed.ordering_key
+           and b.status = 'pending'
+           and not b.first
+         order by b.ordering_key, b.id
+         limit 1) is not null
   from claimed`
 
-const claimOverlap = 2 * time.Second // a message may be committed later than its due time
+// A processor has Concurrency slots. Each is free, reserved by a claim in flight, or has a handler
+// (running). reserve takes free slots, start turns them into handlers or frees them, and freeSlot frees
+// that of a handler. Two callers claim: the loop (tick), and each page that is received, in its own
+// transaction (storePage). What may leave a due message unclaimed counts one, and a handler that ends and
+// finds another count than at its claim wakes the loop. A lost wake costs a second.
 
-// A processor has Concurrency slots. Each is free, reserved by a claim in flight (claiming), or has a
-// handler (running). reserve takes free slots, start turns them into handlers or frees them, and
-// release frees the slot of a handler. Two callers claim: the loop (tick), and each page that is received,
-// in its own transaction (storePage). What leaves something due that may be claimed raises arrivals,
-// and a handler that ends and finds it changed since its claim wakes the loop. A lost wake costs a second.
-
-// reservation is what a claim may take: 7/8 of the free slots. It skips a partition that already
-// holds 7/8 of all slots, so one that is slow, or has very many messages, leaves slots to others.
+// reservation is what a claim may take: 7/8 of the free slots, and nothing of a partition that holds 7/8 of all.
 type reservation struct {
-	slots    int
-	spare    int           // slots that are free beside these
-	full     []string      // partitions that the claim skips: they have their share, or are paused
-	since    time.Duration // the claim reads no older due times: all that was due before is claimed
-	arrivals int64
+	slots     int
+	spare     int           // slots that are free beside these
+	full      []string      // partitions that have their share, or are paused
+	since     time.Duration // the claim reads no older due times: all that was due before is claimed
+	unclaimed int64         // of the processor
 }
 
 func share(slots int) int { return max(1, 7*slots/8) }
 
-// reserve reserves free slots for a claim: for the loop where most is 0, or at most so many for a page.
-// While a partition is left out, a page gets none: its claim would read past all that the partition
-// has due, inside the transaction of the page.
+// reserve reserves free slots for a claim: for the loop where most is 0, or at most so many for a page. While a
+// partition is left out, a page gets none: its claim would read all that the partition has due.
 func (p *Processor) reserve(most int) reservation {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r, has := reservation{full: append([]string{}, p.pausedIn...)}, map[string]int{} // never null, which would claim nothing
-	r.since, r.arrivals = time.Since(p.drainedAt), p.arrivals.Load()                 //nolint:forbidigo // it decides only what is read
+	r.since, r.unclaimed = time.Since(p.caughtUpAt), p.unclaimed.Load()              //nolint:forbidigo // it decides only what is read
 	for d := range p.running {
 		if has[d.Partition]++; d.Partition != "" && has[d.Partition] == share(p.Concurrency) {
 			r.full = append(r.full, d.Partition)
 		}
 	}
-	free := p.Concurrency - len(p.running) - p.claiming
-	if p.claiming > 0 {
+	free := p.Concurrency - len(p.running) - p.reserved
+	if p.reserved > 0 {
 		free-- // the claim in flight may take messages of one partition only: a slot stays for others
 	}
 	if free <= 0 || len(r.full) > 0 {
-		p.arrivals.Add(1)
+		p.unclaimed.Add(1)
 	}
 	if !p.open || p.paused || free <= 0 || most > 0 && len(r.full) > 0 {
 		return r
@@ -113,7 +108,7 @@ func (p *Processor) reserve(most int) reservation {
 		r.slots = min(r.slots, most)
 	}
 	r.spare = free - r.slots
-	p.claiming += r.slots
+	p.reserved += r.slots
 	p.active.Add(1)
 	return r
 }
@@ -127,7 +122,7 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (r reserv
 	r = p.reserve(most)
 	var claimed []*Delivery
 	if r.slots > 0 {
-		b.Queue(claimDue, p.Receiver, p.Holder, r.slots, r.since, r.full, p.Policy.Lease, r.arrivals).Query(func(rows pgx.Rows) (err error) {
+		b.Queue(claimDue, p.Receiver, p.Holder, r.slots, r.since, r.full, p.Policy.Lease).Query(func(rows pgx.Rows) (err error) {
 			claimed, err = pgx.CollectRows(rows, p.scan)
 			return err
 		})
@@ -136,15 +131,15 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (r reserv
 		claimed, err = nil, fmt.Errorf("commit a claim for %s: %w", p.Receiver, err)
 	}
 	if more = len(claimed) == r.slots; more { // also where it had no slot
-		p.arrivals.Add(1) // before one of them ends
+		p.unclaimed.Add(1) // before one of them ends
 	}
-	p.start(ctx, claimed, r.slots)
+	p.start(ctx, claimed, r)
 	switch {
 	case more:
-	case most > 0 && r.arrivals != p.arrivals.Load():
+	case most > 0 && r.unclaimed != p.unclaimed.Load():
 		p.wake() // the slots that it did not use are free again
 	case most == 0 && len(r.full) == 0 && err == nil:
-		p.change(func() { p.drainedAt = began.Add(-claimOverlap) })
+		p.change(func() { p.caughtUpAt = began.Add(-claimOverlap) })
 	}
 	return r, more, err
 }
@@ -152,7 +147,7 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int) (r reserv
 func (p *Processor) scan(row pgx.CollectableRow) (*Delivery, error) {
 	d := &Delivery{receiver: p.Receiver}
 	var metadata []byte
-	err := row.Scan(&d.row, &d.fence, &d.Attempt, &d.Deaths, &d.Waits, &d.ID, &d.Type, &d.OrderingKey, &d.Partition, &d.Payload, &metadata, &d.ClaimedAt, &d.arrivals)
+	err := row.Scan(&d.row, &d.fence, &d.Attempt, &d.Deaths, &d.Waits, &d.ID, &d.Type, &d.OrderingKey, &d.Partition, &d.Payload, &metadata, &d.ClaimedAt, &d.behind)
 	_ = json.Unmarshal(metadata, &d.Metadata) // another program's may not be strings
 	return d, err
 }
@@ -164,22 +159,22 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	defer cancel()
 	began, b := time.Now(), &pgx.Batch{} //nolint:forbidigo // it decides only what is read
 	p.noticeOutage(began)
-	repairs := began.Sub(p.repaired) >= max(repairEvery, repairShare*p.repairTook)
+	repairs := began.Sub(p.repairedAt) >= max(repairEvery, repairShare*p.repairTook)
 	if repairs {
 		p.queueRepair(b)
 	}
-	if began.Sub(p.swept) >= pollEvery { // a commit may have taken longer than claimOverlap
-		p.swept = began
-		p.change(func() { p.drainedAt = time.Time{} })
+	if began.Sub(p.readAllAt) >= pollEvery { // a commit may have taken longer than claimOverlap
+		p.readAllAt = began
+		p.change(func() { p.caughtUpAt = time.Time{} })
 	}
 	b.Queue(readNext, p.Receiver, pollEvery).QueryRow(func(row pgx.Row) error { return row.Scan(&next) })
 	r, more, err := p.claim(ctx, b, 0)
 	ended := time.Now() //nolint:forbidigo // as above
 	if repairs {
-		p.repaired, p.repairTook = ended, ended.Sub(began) // or it has failed to: the next ticks claim, whatever the repair has met
+		p.repairedAt, p.repairTook = ended, ended.Sub(began) // or it has failed to: the next ticks claim, whatever the repair has met
 	}
-	if p.reached = ended; err != nil || ended.Sub(began) > p.timeout() {
-		p.reached = time.Time{}
+	if p.committedAt = ended; err != nil || ended.Sub(began) > p.timeout() {
+		p.committedAt = time.Time{}
 	}
 	switch {
 	case err != nil:

@@ -20,9 +20,8 @@ import (
 // constraint compares with the row's, and inserts a row that the constraint refuses if fewer rows
 // have ended than should: one is gone or has ended, or two end one row in a group. A message that
 // was taken over and waits for its next claim may still end. The message's id is compared since
-// row numbers may be given again after a failover that lost rows, under the same fences.
-//
-// Rows are locked first, by number, as other statements lock them.
+// row numbers may be given again after a failover that lost rows, under the same fences. Rows are locked
+// first, by number, as other statements lock them.
 //
 // If we die here: all of them have ended, each with its effects, or none has. Test: TestModel.
 const (
@@ -49,7 +48,7 @@ with ending (id, fence, message_id) as (select * from unnest($1::bigint[], $2::b
      and message_id = any (array(select message_id from ending where ending.id = inbox.id))
   returning id
 )
-` + refused + `
+` + insertRefused + `
   from ending
  where (select count(*) from ended) < (select count(*) from ending)`
 
@@ -76,12 +75,12 @@ with ended as (
      and coalesce(status = 'running', false)
   returning id
 )
-` + refused + `
+` + insertRefused + `
   from (values ($2::bigint)) as claim (fence)
  where not exists (select from ended)`
 
-	// refused inserts rows that inbox_done_by_holder refuses.
-	refused = `insert into inbox
+	// insertRefused inserts rows that inbox_done_by_holder refuses.
+	insertRefused = `insert into inbox
        (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, fence, done_fence)
 select '', '', '', '', '', '{}', '', fence, fence + 1`
 
@@ -199,10 +198,8 @@ func (p *Processor) ending(d *Delivery, dead bool, attempts, waits int, pause ti
 	}
 }
 
-// finish commits the end of a claim, and retries while the database is out of reach: a handler
-// that returned must not look like one that died. Each statement checks the fence, so it may be
-// repeated. finish returns how the claim ended: EndLost if the message was taken over before,
-// EndNotStored if the program stops before the end is stored.
+// finish commits the end of a claim, and retries while the database is out of reach: a handler that returned
+// must not look like one that died. The fence lets it repeat. It returns how the claim ended.
 func (p *Processor) finish(ctx context.Context, log *slog.Logger, end End, queue func(*pgx.Batch)) End {
 	unknown := false // whether a try before has stored the end
 	for first := true; ; first = false {

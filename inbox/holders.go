@@ -50,12 +50,8 @@ delete from inbox_holders
             and (alive_until < now() or alive_until > now() + greatest(2 * $2::interval, interval '10 minutes'))
             for update skip locked))`
 
-	// takeOver makes the messages of holders that are gone due after a random part of a backoff
-	// that grows with the deaths in a row, so that a message which kills its process soon runs
-	// without those that ran beside it.
-	//
-	// It also takes back what is under the name of this holder $6 and has no handler, since the claim
-	// had an unknown outcome or its end could not be stored. Such a message
+	// takeOver takes over from holders that are gone. It also takes back what is under the name of this holder
+	// $6 and has no handler, since the claim had an unknown outcome or its end could not be stored. Such a message
 	//  - is not among those that handlers have, $7;
 	//  - was claimed more than $9 ago, and no claim is in flight ($8): its rows may not have been read yet.
 	takeOver = `
@@ -85,7 +81,7 @@ func (p *Processor) timeout() time.Duration { return max(p.Policy.Lease, 3*time.
 // noticeOutage is called by each tick. After an outage of the database all holders may be silent, so each gets
 // the time to register again.
 func (p *Processor) noticeOutage(now time.Time) {
-	if now.Sub(p.reached) > p.timeout() {
+	if now.Sub(p.committedAt) > p.timeout() {
 		p.patientUntil = now.Add(2 * p.timeout())
 	}
 }
@@ -97,7 +93,7 @@ func (p *Processor) queueTakeOver(b *pgx.Batch) {
 	}
 	var claims bool
 	q := p.Policy
-	p.change(func() { claims = p.claiming > 0 }) // before what is held is read
+	p.change(func() { claims = p.reserved > 0 }) // before what is held is read
 	b.Queue(forget, p.Receiver, q.Lease)
 	b.Queue(takeOver, p.Receiver, deathsPerAttempt*q.MaxAttempts, q.DeadLetters == Pass,
 		q.BackoffBase, q.BackoffCap, p.Holder, column(p.held(), rowOf), claims, 2*p.timeout())

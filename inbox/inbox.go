@@ -84,7 +84,8 @@ type Delivery struct {
 	receiver       string
 	row, fence     int64
 	cancel         context.CancelCauseFunc // ends the handler's context
-	arrivals       int64                   // of the processor, when it was claimed; -1 where a message waited behind it
+	behind         bool                    // a message of its key waited behind it when it was claimed: its end wakes the loop
+	unclaimed      int64                   // of the processor at that time
 	endedByHandler bool                    // by its handler's transaction
 }
 

@@ -46,23 +46,23 @@ type Options struct {
 type Processor struct {
 	Options
 
-	woken    chan struct{}
-	ran      atomic.Bool
-	arrivals atomic.Int64 // raised whenever a message may be left unclaimed; a handler that ends and finds it changed since its claim wakes the loop
+	woken     chan struct{}
+	ran       atomic.Bool
+	unclaimed atomic.Int64 // how often a due message may have been left unclaimed
 
-	mu        sync.Mutex
-	open      bool // claims may begin
-	paused    bool
-	pausedIn  []string
-	drainedAt time.Time // when the last claim began that left nothing due
-	claiming  int       // slots of claims in flight, and of those that have not started what they claimed
-	running   map[*Delivery]bool
-	active    sync.WaitGroup // of the loop, claims and handlers
+	mu         sync.Mutex
+	open       bool // claims may begin
+	paused     bool
+	pausedIn   []string
+	caughtUpAt time.Time // when the last claim began that left nothing due
+	reserved   int       // slots of claims in flight, and of those that have not started what they claimed
+	running    map[*Delivery]bool
+	active     sync.WaitGroup // of the loop, claims and handlers
 
 	// Of the loop alone.
-	reached      time.Time // when a claim was committed; zero after a failed or slow one
-	swept        time.Time // when a claim last read all that is due
-	repaired     time.Time
+	committedAt  time.Time // when a claim was committed; zero after a failed or slow one
+	readAllAt    time.Time // when a claim last read all that is due
+	repairedAt   time.Time
 	repairTook   time.Duration
 	repairedKey  string     // keys up to it were looked at
 	stranded     [][]string // sets of keys without a first message
@@ -77,6 +77,7 @@ var (
 const (
 	pollEvery        = time.Second
 	minClaimInterval = 10 * time.Millisecond
+	claimOverlap     = 2 * time.Second // a message may be committed later than its due time
 	releaseTime      = 5 * time.Second // that handlers have after Drain
 )
 
@@ -129,7 +130,7 @@ func (p *Processor) Run(ctx context.Context) error {
 	defer beating.Wait()
 	defer die()
 	p.change(func() { p.open = true })
-	p.reached = time.Now() //nolint:forbidigo // it decides only when others are taken over
+	p.committedAt = time.Now() //nolint:forbidigo // it decides only when others are taken over
 	p.active.Go(func() { p.claims(ctx) })
 	<-ctx.Done()
 	return p.drain()
@@ -149,7 +150,7 @@ func (p *Processor) claims(ctx context.Context) {
 		case <-ctx.Done():
 		case <-p.woken:
 		case <-p.Wake:
-			p.arrivals.Add(1)
+			p.unclaimed.Add(1)
 		case <-time.After(next):
 		}
 		return time.Until(until), nil //nolint:forbidigo // as above
@@ -165,34 +166,34 @@ func (p *Processor) wake() {
 
 // start runs the handlers of what a claim has claimed in the slots that it reserved. A handler
 // outlives ctx, of the claim or page.
-func (p *Processor) start(ctx context.Context, claimed []*Delivery, slots int) {
+func (p *Processor) start(ctx context.Context, claimed []*Delivery, r reservation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, d := range claimed {
 		handling, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-		if d.cancel = cancel; !p.open {
+		if d.cancel, d.unclaimed = cancel, r.unclaimed; !p.open {
 			cancel(errDraining)
 		}
 		p.running[d] = true
 		p.active.Go(func() {
 			end := EndNotStored // if the handler ends its goroutine
-			defer func() { p.release(d, end) }()
+			defer func() { p.freeSlot(d, end) }()
 			end = p.process(handling, d)
 		})
 	}
-	if p.claiming -= slots; slots > 0 {
+	if p.reserved -= r.slots; r.slots > 0 {
 		p.active.Done()
 	}
 }
 
-// release frees the slot of a delivery that has ended, and wakes the loop if a message may be due
+// freeSlot frees the slot of a delivery that has ended, and wakes the loop if a message may be due
 // that waited for the delivery or for its slot.
-func (p *Processor) release(d *Delivery, end End) {
+func (p *Processor) freeSlot(d *Delivery, end End) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.running, d)
 	d.cancel(nil)
-	if end != EndDone || d.arrivals != p.arrivals.Load() {
+	if end != EndDone || d.behind || d.unclaimed != p.unclaimed.Load() {
 		p.wake()
 	}
 }

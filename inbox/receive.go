@@ -161,8 +161,7 @@ func isRace(err error) bool {
 		groupcommit.OutcomeOf(err).Retryable() && !errors.Is(err, groupcommit.ErrNotCommitted)
 }
 
-// storePage is one transaction: it stores a page, promotes, and claims for the free slots. It returns
-// the ids of dead letters.
+// storePage is one transaction: it stores a page, promotes, and claims for the free slots.
 func (p *Processor) storePage(ctx context.Context, page []*incoming) (r Reception, dead []string, err error) {
 	b, behind := &pgx.Batch{}, false
 	receivers := slices.Repeat([]string{p.Receiver}, len(page))
@@ -180,7 +179,7 @@ func (p *Processor) storePage(ctx context.Context, page []*incoming) (r Receptio
 	b.Queue(promoteMany, receivers, keys)
 	_, more, err := p.claim(ctx, b, len(page)+1) // one more shows whether older messages are due
 	if behind {
-		p.arrivals.Add(1)
+		p.unclaimed.Add(1)
 	}
 	if more || behind { // the message before may have ended meanwhile
 		p.wake()

@@ -53,11 +53,6 @@ select array(
           where (select f.id from inbox f where f.receiver = $1 and f.ordering_key = k.ordering_key and f.first) is null),
        (select case when count(*) = 2000 then max(ordering_key) else '' end from waiting)`
 
-// setLockTimeout ends with the transaction.
-const setLockTimeout = `
--- inbox.setLockTimeout
-select set_config('lock_timeout', '1ms', true)`
-
 // queueRepair queues what mends the rows that others left: messages of silent holders, claims and ends
 // with an unknown outcome, and due times of a wrong clock. It reads a part of the keys, behind that of
 // the repair before, for those without a first message.
@@ -88,7 +83,8 @@ func (p *Processor) promoteStranded(ctx context.Context) {
 		keys := p.stranded[0]
 		p.stranded = p.stranded[1:]
 		b := &pgx.Batch{}
-		b.Queue(setLockTimeout)
+		b.Queue(`-- inbox.promoteStranded
+select set_config('lock_timeout', '1ms', true)`)
 		b.Queue(promoteMany, slices.Repeat([]string{p.Receiver}, len(keys)), keys)
 		if half := len(keys) / 2; p.DB.Commit(ctx, b) != nil && half > 0 {
 			p.stranded = append(p.stranded, keys[:half], keys[half:])

@@ -38,7 +38,7 @@ func (e *OrderTakenError) Error() string { return "the order has the charge " + 
 
 // AcceptCharge accepts a charge: one read if the key has its answer, one read and one commit if it is
 // new. With OneChargePerOrder it reads the order too, and the charge that holds it. Errors:
-// domain.ErrInvalid, ErrExpired, those of idempotency.Receive, and *OrderTakenError without r.Refuse's answer.
+// domain.ErrInvalid, ErrExpiresInPast, those of idempotency.Receive, and *OrderTakenError without r.Refuse's answer.
 func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, c Charge) (idempotency.Result, error) {
 	request, err := c.request(account)
 	if err != nil {
@@ -47,7 +47,7 @@ func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, 
 	request.Reference = reference(account.MerchantID, r.Key)
 	return in.do(ctx, account, r, func(ctx context.Context, now time.Time, write writer) (idempotency.Answer, error) {
 		if at := request.ExpiresAt; !at.IsZero() && !now.Before(at) {
-			return idempotency.Answer{}, fmt.Errorf("accept a charge until %s: %w", at, ErrExpired)
+			return idempotency.Answer{}, fmt.Errorf("accept a charge until %s: %w", at, ErrExpiresInPast)
 		}
 		if err := in.checkOrder(ctx, account, c.OrderID); err != nil {
 			return idempotency.Answer{}, err
@@ -95,9 +95,9 @@ func (in *Intake) checkOrder(ctx context.Context, account Account, order string)
 	return &OrderTakenError{Charge: holder.View()}
 }
 
-// ErrExpired refuses a charge that expires before it is accepted. It is not stored: the key is
+// ErrExpiresInPast refuses a charge that expires before it is accepted. It is not stored: the key is
 // free for a corrected request. Nor does it replace the stored answer to an accepted one.
-var ErrExpired = errors.New("the charge expires in the past")
+var ErrExpiresInPast = errors.New("the charge expires in the past")
 
 // request is the first event of the charge, without its reference.
 func (c Charge) request(a Account) (domain.ChargeRequested, error) {

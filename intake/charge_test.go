@@ -79,7 +79,7 @@ select count(distinct xid)
 			c.ExpiresAt = new(time.Now().Add(d).Format(time.RFC3339Nano))
 			return c
 		}
-		if _, err := in.AcceptCharge(t.Context(), acme(), request("k1"), until(-time.Second)); !errors.Is(err, intake.ErrExpired) {
+		if _, err := in.AcceptCharge(t.Context(), acme(), request("k1"), until(-time.Second)); !errors.Is(err, intake.ErrExpiresInPast) {
 			t.Errorf("accepted: %v", err)
 		}
 		first, err := in.AcceptCharge(t.Context(), acme(), request("k1"), until(time.Hour)) // the key is free

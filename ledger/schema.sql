@@ -98,7 +98,7 @@ create unique index ledger_events_one_outcome
     or type like 'charge.failed.v%';
 
 -- A payment at the provider pays for one charge.
-create unique index ledger_events_one_capture_per_reference
+create unique index ledger_events_one_capture_per_intent
     on ledger_events ((data ->> 'provider') collate "C", (data ->> 'payment_intent') collate "C")
  where type like 'payment.captured.v%';
 
@@ -116,7 +116,7 @@ create unique index ledger_events_one_refund_reversal
  where type like 'refund.reversed.v%';
 
 -- A refund at the provider is recorded once.
-create unique index ledger_events_one_refund_per_reference
+create unique index ledger_events_one_refund_per_provider_refund
     on ledger_events ((data ->> 'provider') collate "C", (data ->> 'provider_refund') collate "C")
  where type like 'refund.succeeded.v%'
     or type like 'refund.observed.v%';

@@ -120,7 +120,7 @@ func getEvents(_ echo.Context, s ledger.Stream) (any, error) {
 func getRefund(c echo.Context, s ledger.Stream) (any, error) {
 	refund, requested := s.Charge.Refund(param(c, "refund"))
 	if !requested {
-		return nil, domain.ErrNoRefund
+		return nil, errUnknownRefund
 	}
 	return s.Charge.RefundView(refund), nil
 }

@@ -56,7 +56,7 @@ func (a *API) getCharge(c echo.Context, s ledger.Stream) (any, error) {
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	defer context.AfterFunc(a.closing, cancel)()
-	for !s.Charge.Terminal() && s.Charge.Status == before && waiting.Err() == nil {
+	for !s.Charge.HasOutcome() && s.Charge.Status == before && waiting.Err() == nil {
 		loop.Pause(waiting, waitPoll, nil)
 		version, err := a.versions.Lookup(ctx, ledger.Owner{StreamID: s.ID, MerchantID: merchant})
 		if err == nil && version != s.Charge.Version {

@@ -58,6 +58,7 @@ var (
 	errForbidden        = newProblem("forbidden", http.StatusForbidden, sameKey, "The API key is not for this", "")
 	errNotFound         = newProblem("not-found", http.StatusNotFound, sameKey, "There is no such resource", "")
 	errUnknownKey       = errNotFound.because("no request of yours was answered under this key")
+	errUnknownRefund    = errNotFound.because("the charge has no refund with this id")
 	errMethodNotAllowed = newProblem("method-not-allowed", http.StatusMethodNotAllowed, sameKey, "The resource does not know the method",
 		"the Allow header lists the methods that it knows")
 	errTooLarge = newProblem("too-large", http.StatusRequestEntityTooLarge, sameKey, "The request is too large",
@@ -136,9 +137,8 @@ var ofCharges = []refusal{
 // refusals are all. Any other error is unavailable.
 var refusals = slices.Concat(ofCharges, []refusal{
 	{merchants.ErrUnauthorized, errUnauthorized},
-	{domain.ErrNoRefund, errNotFound.because("the charge has no refund with this id")},
 	{intake.ErrIncrement, invalid(fieldError{Pointer: "/amount", Detail: badIncrement})},
-	{intake.ErrExpired, invalid(fieldError{Pointer: "/expires_at", Detail: "is not in the future"})},
+	{intake.ErrExpiresInPast, invalid(fieldError{Pointer: "/expires_at", Detail: "is not in the future"})},
 	{books.ErrUnknownStartingAfter, invalid(fieldError{Pointer: "/starting_after", Detail: "is no charge of yours"})},
 	{
 		books.ErrUnknownCursor,

@@ -32,11 +32,19 @@ func Committed(d *doorbell.Doorbell, handles ...string) func(names []string) {
 	}
 }
 
-// Statements is the statements of a program that may share a commit, and so the order in
-// which they lock rows. First come all inserts that have no Table: keys, events, postings, messages,
-// and the worker's, which are reservations and messages of the inbox. Then the tables follow: held
-// orders, and the worker's, which are reservations, stock and the inbox. A batch with any other
-// statement commits in a transaction of its own:
+// Statements is the statements of a program that may share a commit, and so the order in which they lock rows:
+//
+//	inserts: idempotency_keys, ledger_events, ledger_postings, outbox,  in the order of the list
+//	reservations, inbox, with the heads that a message nudges
+//	held_orders                                                         by merchant and order
+//	reservations                                                        by charge
+//	stock                                                               by merchant and SKU
+//	inbox: ends                                                         by number of the message
+//	inbox: promotions                                                   by receiver and ordering key
+//
+// Others lock several of these rows too: a page of the inbox, by key and then by number; a takeover, which skips
+// locked rows; the repair of keys, which waits a millisecond for a lock. A batch with any other statement commits
+// in a transaction of its own:
 //
 //	write                               reason
 //	a page of the inbox, an event of    it reads the rows that it has locked, and its

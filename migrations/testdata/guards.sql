@@ -126,7 +126,7 @@ select event('ch_1', 2, 'charge.succeeded.v2');
 select event('ch_1', 1, 'payment.started.v1', '{"provider":"stripe","payment_intent":"pi_1"}');
 select event('ch_2', 1, 'payment.started.v1', '{"provider":"stripe","payment_intent":"pi_1"}');
 
--- ledger_events_one_capture_per_reference: one payment intent pays for one charge
+-- ledger_events_one_capture_per_intent: one payment intent pays for one charge
 select event('ch_1', 1, 'payment.captured.v1', '{"provider":"stripe","payment_intent":"pi_1"}');
 select event('ch_2', 1, 'payment.captured.v1', '{"provider":"stripe","payment_intent":"pi_1"}');
 
@@ -157,11 +157,11 @@ select event('ch_1', 2, 'charge.dispute_withdrawn.v2', '{"dispute_id":"du_1","tr
 select event('ch_1', 3, 'charge.dispute_withdrawn.v2', '{"dispute_id":"du_1","transaction":"txn_2"}');
 select event('ch_1', 4, 'charge.dispute_reinstated.v2', '{"dispute_id":"du_1","transaction":"txn_1"}');
 
--- ledger_events_one_refund_per_reference: a refund of the provider's that was booked is not observed
+-- ledger_events_one_refund_per_provider_refund: a refund of the provider's that was booked is not observed
 select event('ch_1', 1, 'refund.succeeded.v1', '{"refund_id":"re_1","provider":"stripe","provider_refund":"re_9"}');
 select event('ch_1', 2, 'refund.observed.v1', '{"refund_id":"re_9","provider":"stripe","provider_refund":"re_9"}');
 
--- ledger_events_one_refund_per_reference: one refund of the provider's is booked once
+-- ledger_events_one_refund_per_provider_refund: one refund of the provider's is booked once
 select event('ch_1', 1, 'refund.succeeded.v1', '{"refund_id":"re_1","provider":"stripe","provider_refund":"re_9"}');
 select event('ch_1', 2, 'refund.succeeded.v1', '{"refund_id":"re_2","provider":"stripe","provider_refund":"re_9"}');
 
