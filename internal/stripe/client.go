@@ -92,6 +92,9 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Account != "" && (!strings.HasPrefix(cfg.Account, "acct_") || checkNames(cfg.Account) != nil) {
 		return nil, errors.New("STRIPE_ACCOUNT is no id of an account: set it as Stripe's dashboard shows it, acct_ and letters or digits")
 	}
+	if base == stripego.APIURL {
+		cfg.Limits.PerSecond = cmp.Or(cfg.Limits.PerSecond, perSecondAtStripe[isLive(cfg.SecretKey)])
+	}
 	timeout := cmp.Or(cfg.Timeout, defaultTimeout)
 	transport := newTransport()
 	backend := stripego.GetBackendWithConfig(stripego.APIBackend, &stripego.BackendConfig{
@@ -219,6 +222,14 @@ func wrap(err *error, call, id string) {
 	if *err != nil {
 		*err = fmt.Errorf("%s %s: %w", call, id, *err)
 	}
+}
+
+// given is a parameter that is not sent if it is "".
+func given(parameter string) *string {
+	if parameter == "" {
+		return nil
+	}
+	return &parameter
 }
 
 // checkNames refuses an idempotency key that stripe-go would replace by a random one (empty) or
