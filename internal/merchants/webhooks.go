@@ -160,7 +160,7 @@ returning 1`
 //
 // If we die here: the statement is a transaction of its own, and the next call finds what is
 // left.
-// Test: TestExpired/the_next_continues_where_one_died in internal/upkeep.
+// Test: TestRotateSecret.
 func DeleteExpiredSecrets(ctx context.Context, q postgres.Querier, limit int) (int, error) {
 	rows, _ := q.Query(ctx, deleteSecrets, limit) // rows have its error too
 	deleted, err := pgx.CollectRows(rows, pgx.RowTo[int])
