@@ -22,8 +22,6 @@ const (
 	lockTimeout = 25 * time.Millisecond
 
 	answerBytes = 32 << 20 // of answers that are being sent
-
-	unsignedTime = 3 * time.Second // to read the body of a provider event
 )
 
 func main() { os.Exit(program.Main(os.Args[1:], os.Stdout, os.Stderr, "api", run)) }
@@ -71,7 +69,7 @@ func (s settings) limits() httpapi.Limits {
 	return httpapi.Limits{
 		PerSecond: s.RateLimit, InFlight: inFlight, PerMerchant: inFlight / 2,
 		Authenticating: connections / 2, AnswerBytes: answerBytes,
-		Waiting: inFlight / 4, UnsignedTime: unsignedTime,
+		Waiting: inFlight / 4,
 		Guesses: s.AuthenticationFailures,
 	}
 }

@@ -180,7 +180,7 @@ func TestEvents_ofOneAddressKeepNoOthersOut(t *testing.T) {
 	t.Parallel()
 	const sockets = 40 // more than are read at once
 	w := serveBare(t, func(*http.Server) {}, takesEvents, func(c *httpapi.Config) {
-		c.Limits = httpapi.Limits{InFlight: 3, UnsignedTime: time.Second}
+		c.Limits = httpapi.Limits{InFlight: 3}
 	})
 	ended := make(chan int, sockets)
 	for range sockets {
