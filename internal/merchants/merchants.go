@@ -77,12 +77,11 @@ type Webhook struct {
 const upsertMerchant = `
 -- merchants.upsertMerchant
 insert into merchants
-       (merchant_id, fee_basis_points, fee_fixed, one_charge_per_order, webhook_url, webhook_generation)
-values ($1, $2, $3, coalesce($5, false), nullif($4, ''), case when $4 <> '' then 1 end)
+       (merchant_id, fee_basis_points, fee_fixed, one_charge_per_order, webhook_url)
+values ($1, $2, $3, coalesce($5, false), nullif($4, ''))
 on conflict (merchant_id) do update
    set one_charge_per_order = coalesce($5, merchants.one_charge_per_order),
-       webhook_url          = coalesce(excluded.webhook_url, merchants.webhook_url),
-       webhook_generation   = coalesce(merchants.webhook_generation, excluded.webhook_generation)`
+       webhook_url          = coalesce(excluded.webhook_url, merchants.webhook_url)`
 
 // insertFirstSecret stores the first secret of an account that has none; an existing one
 // stays.
