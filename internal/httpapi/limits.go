@@ -22,16 +22,13 @@ type Limits struct {
 	PerSecond int
 	// InFlight is how many requests are in flight, most of which wait for a connection to
 	// the database. One more is refused at once: it would only wait for its time-out. A quarter
-	// of them is for reads alone, which go on while commits hang.
+	// of them is for reads alone, which go on while commits hang. A merchant may have half, and a
+	// quarter may wait for a charge.
 	InFlight int
-	// PerMerchant is how many of them are of one merchant.
-	PerMerchant int
 	// Authenticating is how many reads of API keys are in flight, of those that were not
 	// valid lately and of the others each: what a caller without a key can use of the
 	// database.
 	Authenticating int
-	// Waiting is how many requests wait for a charge, of one merchant half of them.
-	Waiting int
 	// AnswerBytes is how many bytes of answers are being sent, of one merchant half of them.
 	AnswerBytes int
 	// Guesses is how many API keys that are not valid an address may send at once. After them
@@ -56,15 +53,16 @@ type limits struct {
 }
 
 func newLimits(l Limits) *limits {
+	share := l.InFlight / 2
 	return &limits{
 		merchants: newRates(rate.Limit(l.PerSecond), l.PerSecond),
 		guesses:   newRates(rate.Every(guessInterval), l.Guesses),
-		work:      newCapacity(l.InFlight, l.PerMerchant),
-		writes:    newCapacity(l.InFlight-l.InFlight/4, l.PerMerchant-l.PerMerchant/4),
+		work:      newCapacity(l.InFlight, share),
+		writes:    newCapacity(l.InFlight-l.InFlight/4, share-share/4),
 		unsigned:  newCapacity(maxEvents, maxEvents/4),
 		notRecent: newCapacity(l.InFlight, 0),
-		recent:    newCapacity(l.InFlight, l.PerMerchant),
-		waits:     newCapacity(l.Waiting, l.Waiting/2),
+		recent:    newCapacity(l.InFlight, share),
+		waits:     newCapacity(l.InFlight/4, share/4),
 		answers:   newCapacity(l.AnswerBytes, l.AnswerBytes/2),
 	}
 }
