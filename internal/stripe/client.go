@@ -96,7 +96,13 @@ func New(cfg Config) (*Client, error) {
 		cfg.Limits.PerSecond = cmp.Or(cfg.Limits.PerSecond, perSecondAtStripe[isLive(cfg.SecretKey)])
 	}
 	timeout := cmp.Or(cfg.Timeout, defaultTimeout)
-	transport := newTransport()
+	transport := &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		Protocols:           new(http.Protocols),
+		MaxIdleConnsPerHost: maxIdleConns,
+		IdleConnTimeout:     idleConnTimeout,
+	}
+	transport.Protocols.SetHTTP1(true) // alone: a connection that stalls or dies takes a single call with it
 	backend := stripego.GetBackendWithConfig(stripego.APIBackend, &stripego.BackendConfig{
 		URL:               stripego.String(base),
 		MaxNetworkRetries: stripego.Int64(0),
@@ -268,19 +274,6 @@ const (
 	// A longer wait would be a mistake of the provider's.
 	maxRetryAfter = 10 * time.Minute
 )
-
-// newTransport returns a transport that speaks HTTP/1.1 only, so that a
-// connection that stalls or dies takes a single call with it.
-func newTransport() *http.Transport {
-	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true)
-	return &http.Transport{
-		Proxy:               http.ProxyFromEnvironment,
-		Protocols:           protocols,
-		MaxIdleConnsPerHost: maxIdleConns,
-		IdleConnTimeout:     idleConnTimeout,
-	}
-}
 
 // onceTransport sends a request at most once. net/http repeats a POST that
 // carries an Idempotency-Key when a reused connection dies without an answer,
