@@ -71,7 +71,8 @@ func readQuery(c echo.Context, limit *int, texts map[string]*string) error {
 			k.refuse(pointerTo(name), "is no parameter of this list")
 		case value == "":
 		case name == "limit": // is written in one way: 5, and neither +5 nor 05
-			if *limit, err = strconv.Atoi(value); err != nil || *limit < 1 || *limit > maxCharges || strconv.Itoa(*limit) != value {
+			*limit, err = strconv.Atoi(value)
+			if err != nil || *limit < 1 || *limit > maxCharges || strconv.Itoa(*limit) != value {
 				k.refuse("/limit", fmt.Sprint("is not between 1 and ", maxCharges))
 			}
 		case name == "status" && !slices.Contains(statuses, domain.Status(value)):

@@ -108,7 +108,8 @@ func readEvent(body []byte) (e stripeEvent, o stripeObject, err error) {
 // concernsPayments reports whether an event of this type may be about a payment, a refund or
 // a dispute of ours. The receiver fulfillment takes the same ones: an event of another type would
 // wait there for a newer worker.
-var concernsPayments = regexp.MustCompile(`^(payment_intent\.|refund\.|charge\.dispute\.|charge\.refunded$|charge\.refund\.updated$)`).MatchString
+var concernsPayments = regexp.MustCompile(
+	`^(payment_intent\.|refund\.|charge\.dispute\.|charge\.refunded$|charge\.refund\.updated$)`).MatchString
 
 // isReference reports whether s can be an id: visible ASCII of some length.
 func isReference(s string, longest int) bool {
