@@ -134,7 +134,7 @@ create trigger inbox_discarded
 create trigger merchants_set
  after insert or update on merchants
    for each row
-       execute function record_action('merchant set', merchant_id, merchant_id, '', '{fee_basis_points,fee_fixed,one_charge_per_order,webhook_url,webhook_generation}');
+       execute function record_action('merchant set', merchant_id, merchant_id, '', '{fee_basis_points,fee_fixed,one_charge_per_order,webhook_url}');
 
 -- A key is new.
 create trigger api_keys_created
@@ -303,7 +303,7 @@ grant insert, update (status) on reservations to payonce_worker;
 -- The worker reads where a merchant's webhooks go, signs them, and deletes secrets that
 -- have ended. Operators register, replace and resend. API keys are read only through
 -- api_keys_by_prefix.
-grant select (merchant_id, webhook_url, webhook_generation) on merchants to payonce_worker;
+grant select (merchant_id, webhook_url) on merchants to payonce_worker;
 grant select, update (secret) on webhook_secrets to payonce_worker;
 grant execute on function api_keys_by_prefix to payonce_api;
 

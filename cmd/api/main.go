@@ -22,8 +22,6 @@ const (
 	lockTimeout = 25 * time.Millisecond
 
 	answerBytes = 32 << 20 // of answers that are being sent
-
-	unsignedTime = 3 * time.Second // to read the body of a provider event
 )
 
 func main() { os.Exit(program.Main(os.Args[1:], os.Stdout, os.Stderr, "api", run)) }
@@ -67,11 +65,8 @@ func (s settings) config() httpapi.Config {
 // requests that are handled at a time, the last one waits for well under a second.
 func (s settings) limits() httpapi.Limits {
 	connections := int(s.DatabaseConnections)
-	inFlight := 32 * connections
 	return httpapi.Limits{
-		PerSecond: s.RateLimit, InFlight: inFlight, PerMerchant: inFlight / 2,
-		Authenticating: connections / 2, AnswerBytes: answerBytes,
-		Waiting: inFlight / 4, UnsignedTime: unsignedTime,
+		PerSecond: s.RateLimit, InFlight: 32 * connections, Authenticating: connections / 2, AnswerBytes: answerBytes,
 		Guesses: s.AuthenticationFailures,
 	}
 }

@@ -67,30 +67,30 @@ func (m *metrics) observe(traces *telemetry.Traces) echo.MiddlewareFunc {
 			}
 			err := next(c)
 			a := httpapi.AnswerOf(c)
-			traced(a.Status, string(a.Key))
-			m.answered(a, time.Since(began))
+			traced(a.Status, m.answered(a, time.Since(began)))
 			return err
 		}
 	}
 }
 
-func (m *metrics) answered(a httpapi.Answer, took time.Duration) {
+// answered counts an answer, and returns what its idempotency key led to, "" where none was read.
+func (m *metrics) answered(a httpapi.Answer, took time.Duration) (key string) {
 	route := cmp.Or(a.Route, "none")
 	m.requests.Add(1, route, a.Method, strconv.Itoa(a.Status))
 	m.took.Observe(took, route)
-	if a.Denied != "" {
-		m.denials.Add(1, string(a.Denied))
-	}
-	if a.Key != "" {
-		m.keys.Add(1, string(a.Key))
-	}
-	if a.Ignored {
-		m.ignored.Add(1)
-	}
-	if a.Event {
+	switch a.Result {
+	case "":
+	case httpapi.DeniedInvalid, httpapi.DeniedGuessing:
+		m.denials.Add(1, string(a.Result))
+	case httpapi.EventSent:
 		m.events.Add(1)
-	}
-	if a.Clock {
+	case httpapi.EventIgnored:
+		m.ignored.Add(1)
+	case httpapi.EventClock:
 		m.clock.Add(1)
+	default:
+		key = string(a.Result)
+		m.keys.Add(1, key)
 	}
+	return key
 }

@@ -31,8 +31,8 @@ func database(t *testing.T) (*postgres.DB, *local.Server) {
 	server := testrun.Server(t, local.Options{Fsync: true, InMemory: true})
 	db := testdb.Connect(t, testdb.Migrated(t, server, "service"))
 	b := &pgx.Batch{}
-	merchants.Register(b, merchants.Merchant{ID: "acme"}, merchants.Webhook{})
-	merchants.AddKey(b, "acme", apiKey)
+	merchants.Register(b, merchants.Merchant{ID: "acme"}, merchants.Webhook{}, nil)
+	merchants.IssueKey(b, apiKey, merchants.Grant{Merchant: "acme", Scopes: merchants.Scopes()})
 	testdb.Must(t, db.Commit(t.Context(), b))
 	return db, server
 }

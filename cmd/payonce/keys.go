@@ -50,12 +50,10 @@ func unknownMerchant(id string) error {
 }
 
 type createKeyCmd struct {
-	Merchant string          `required:"" placeholder:"ID" help:"The merchant to whom the key belongs."`
-	Scopes   []string        `required:"" help:"Scopes of the key, separated by commas: charges:write, charges:read, refunds:write."`
-	Expires  *model.Duration `placeholder:"30d" help:"Time until the key expires. Without it the key does not expire."`
-	APIKey   string          `placeholder:"sk_test_…" help:"A test key. Without it a live key is generated."`
-
-	scopes []merchants.Scope
+	Merchant string            `required:"" placeholder:"ID" help:"The merchant to whom the key belongs."`
+	Scopes   []merchants.Scope `required:"" enum:"charges:write,charges:read,refunds:write" help:"Scopes of the key, separated by commas: charges:write, charges:read, refunds:write."`
+	Expires  *model.Duration   `placeholder:"30d" help:"Time until the key expires. Without it the key does not expire."`
+	APIKey   string            `placeholder:"sk_test_…" help:"A test key. Without it a live key is generated."`
 }
 
 const (
@@ -71,9 +69,10 @@ func checkGiven(key string) error {
 	return nil
 }
 
-func (k *createKeyCmd) AfterApply() (err error) {
-	if k.scopes, err = merchants.ParseScopes(k.Scopes); err != nil {
-		return fmt.Errorf("--scopes: %w", err)
+func (k *createKeyCmd) AfterApply() error {
+	k.Scopes = slices.DeleteFunc(merchants.Scopes(), func(s merchants.Scope) bool { return !slices.Contains(k.Scopes, s) })
+	if len(k.Scopes) == 0 {
+		return errors.New("--scopes is empty: a key has at least one scope")
 	}
 	return checkGiven(k.APIKey)
 }
@@ -90,7 +89,7 @@ type createdKey struct {
 // client has. It is listed and can be revoked.
 func (k *createKeyCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	key, b := cmp.Or(k.APIKey, merchants.NewKey()), &pgx.Batch{}
-	merchants.IssueKey(b, key, merchants.Grant{Merchant: k.Merchant, Scopes: k.scopes, Life: (*time.Duration)(k.Expires)})
+	merchants.IssueKey(b, key, merchants.Grant{Merchant: k.Merchant, Scopes: k.Scopes, Life: (*time.Duration)(k.Expires)})
 	err := db.Commit(ctx, b)
 	if groupcommit.Constraint(err) == "api_keys_merchant_id_fkey" {
 		return unknownMerchant(k.Merchant)
@@ -98,7 +97,7 @@ func (k *createKeyCmd) Run(ctx context.Context, c *console, db *postgres.DB) err
 	if err != nil {
 		return fmt.Errorf("create a key of %s: %w", k.Merchant, err)
 	}
-	made, err := checkStored(ctx, db, k.Merchant, key, k.scopes)
+	made, err := checkStored(ctx, db, k.Merchant, key, k.Scopes)
 	if err == nil {
 		showKey(c, createdKey{Whole: key, Key: made})
 	}
@@ -108,7 +107,7 @@ func (k *createKeyCmd) Run(ctx context.Context, c *console, db *postgres.DB) err
 // checkStored returns a key as it is stored, if it is, and refuses one that is stored for something
 // else: a key that was given may exist.
 func checkStored(ctx context.Context, db *postgres.DB, merchant, key string, scopes []merchants.Scope) (merchants.Key, error) {
-	found, err := merchants.FindKeys(ctx, db, "", key)
+	found, err := merchants.FindKeys(ctx, db, "", &key)
 	if err != nil || len(found) == 0 || !found[0].Is(key) {
 		return merchants.Key{}, err
 	}
@@ -133,7 +132,7 @@ func showKey(c *console, k createdKey) {
 type listKeysCmd struct{ merchantFlag }
 
 func (k listKeysCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
-	keys, err := merchants.ListKeys(ctx, db, k.Merchant)
+	keys, err := merchants.FindKeys(ctx, db, k.Merchant, nil)
 	return showOwned(ctx, c, db, k.merchantFlag, keys, err, keyColumns)
 }
 
@@ -159,7 +158,7 @@ type revokeKeyCmd struct {
 // Run may be repeated: a key stays revoked since its first time, and an end that is nearer stays.
 // It does not print the name, which may be a whole key.
 func (k revokeKeyCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
-	keys, err := merchants.FindKeys(ctx, db, k.Merchant, k.Prefix)
+	keys, err := merchants.FindKeys(ctx, db, k.Merchant, &k.Prefix)
 	switch {
 	case err != nil:
 		return err
@@ -176,7 +175,7 @@ func (k revokeKeyCmd) Run(ctx context.Context, c *console, db *postgres.DB) erro
 	if err := db.Commit(ctx, b); err != nil {
 		return fmt.Errorf("revoke %d keys: %w", len(keys), err)
 	}
-	revoked, err := merchants.FindKeys(ctx, db, k.Merchant, k.Prefix)
+	revoked, err := merchants.FindKeys(ctx, db, k.Merchant, &k.Prefix)
 	if err == nil {
 		showList(c, revoked, keyColumns)
 	}

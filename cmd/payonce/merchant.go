@@ -126,7 +126,7 @@ func (s *seedCmd) key(ctx context.Context, c *console, db *postgres.DB) (string,
 		_, err := checkStored(ctx, db, s.Merchant, s.APIKey, merchants.Scopes()) // before anything is written
 		return s.APIKey, err
 	}
-	keys, err := merchants.ListKeys(ctx, db, s.Merchant)
+	keys, err := merchants.FindKeys(ctx, db, s.Merchant, nil)
 	if err == nil && len(keys) > 0 {
 		c.remark("%s has a key already, and gets no other: payonce keys create makes one\n", s.Merchant)
 		return "", nil
@@ -138,12 +138,9 @@ func (s *seedCmd) key(ctx context.Context, c *console, db *postgres.DB) (string,
 func (s *seedCmd) register(ctx context.Context, db *postgres.DB, key string, kept *[]string) error {
 	b := &pgx.Batch{}
 	merchant := merchants.Merchant{ID: s.Merchant, FeeBasisPoints: s.FeeBasisPoints, FeeFixed: s.FeeFixed}
-	merchants.Register(b, merchant, merchants.Webhook{URL: s.WebhookURL, Secret: s.WebhookSecret})
-	if s.OneChargePerOrder != nil {
-		merchants.SetOneChargePerOrder(b, s.Merchant, *s.OneChargePerOrder)
-	}
+	merchants.Register(b, merchant, merchants.Webhook{URL: s.WebhookURL, Secret: s.WebhookSecret}, s.OneChargePerOrder)
 	if key != "" {
-		merchants.AddKey(b, s.Merchant, key)
+		merchants.IssueKey(b, key, merchants.Grant{Merchant: s.Merchant, Scopes: merchants.Scopes()})
 	}
 	for _, sku := range slices.Sorted(maps.Keys(s.SKU)) {
 		operate.Supply(b, s.Merchant, sku, s.SKU[sku]).Exec(func(made pgconn.CommandTag) error {

@@ -59,8 +59,6 @@ type settings struct {
 	program.Service
 }
 
-const callTimeout = 10 * time.Second // of one provider call or webhook
-
 // Check refuses settings with which the worker cannot work.
 func (s settings) Check() error {
 	switch {
@@ -89,20 +87,18 @@ func (s settings) Check() error {
 
 // services returns what the steps call, and the provider among it once more, for what is about its account.
 func (s settings) services(metrics *metrics, traces *telemetry.Traces) (fulfillment.Services, *stripe.Client, error) {
-	host, perSecond := "api.stripe.com", s.ProviderCallsPerSecond
+	host := "api.stripe.com"
 	if base, err := url.Parse(s.StripeAPIBase); err == nil && base.Hostname() != "" {
 		host = base.Hostname()
-	} else if perSecond == 0 {
-		perSecond = stripe.PerSecondAtStripe(s.StripeSecretKey.Reveal())
 	}
 	provider, err := stripe.New(stripe.Config{
-		SecretKey: s.StripeSecretKey.Reveal(), Base: s.StripeAPIBase, Account: s.StripeAccount, Timeout: callTimeout,
-		Limits: stripe.Limits{PerSecond: perSecond, InFlight: s.ProviderCallsInFlight}, Observe: metrics.observeProvider(traces, host),
+		SecretKey: s.StripeSecretKey.Reveal(), Base: s.StripeAPIBase, Account: s.StripeAccount,
+		Limits: stripe.Limits{PerSecond: s.ProviderCallsPerSecond, InFlight: s.ProviderCallsInFlight}, Observe: metrics.observeProvider(traces, host),
 	})
 	return fulfillment.Services{
 		Provider: provider, ActionTimeout: s.ActionTimeout,
 		Webhooks: webhook.New(webhook.Config{
-			AllowCIDRs: s.WebhookAllowCIDRs, Timeout: callTimeout, Observe: traces.Delivering, Now: time.Now,
+			AllowCIDRs: s.WebhookAllowCIDRs, Observe: traces.Delivering, Now: time.Now,
 		}),
 	}, provider, err
 }

@@ -98,7 +98,7 @@ func (w *world) post(t *testing.T, path string, form url.Values) page {
 func (w *world) merchant(t *testing.T) {
 	t.Helper()
 	b := &pgx.Batch{}
-	merchants.Register(b, merchants.Merchant{ID: "acme"}, merchants.Webhook{})
+	merchants.Register(b, merchants.Merchant{ID: "acme"}, merchants.Webhook{}, nil)
 	testdb.Must(t, w.db.Commit(t.Context(), b))
 }
 

@@ -1,41 +1,21 @@
 package httpapi
 
 import (
-	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/netip"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/labstack/echo/v4"
 
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// Database is what the API uses of the database. It has no commit: a write is a
-// tenant's. A read outside a tenant concerns no merchant, or calls a function that is made
-// for it.
-type Database interface {
-	postgres.Querier
-	Tenant(merchant string) *postgres.DB
-	Read(ctx context.Context, b *pgx.Batch) error
-}
-
-// session is the merchant of a request and the API key that it came with.
-type session struct {
-	merchants.Merchant
-
-	keyID string // of the API key: its prefix, which is not secret
-}
-
 // recentKeys bounds the memory for API keys to about two megabytes.
 const recentKeys = 10_000
 
-// authenticate adds the session of the API key to requests under /v1, whether the route
+// authenticate adds the merchant of the API key to requests under /v1, whether the route
 // exists or not. A missing, malformed, unknown, expired or revoked key has the same answer.
 // Scopes are the route's concern (needs).
 func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
@@ -51,23 +31,22 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		if !strings.EqualFold(scheme, "Bearer") || key == "" {
 			return errUnauthorized
 		}
-		s, err := a.authenticateKey(c.Request().Context(), c.Response().Header(), strings.TrimSpace(key), clientOf(c))
-		if err != nil {
+		if err := a.authenticateKey(c, strings.TrimSpace(key)); err != nil {
 			return err
 		}
-		exchangeOf(c).session = s
 		return next(c)
 	}
 }
 
-// authenticateKey reads the session of an API key and counts it against the merchant's rate. An API
+// authenticateKey reads the merchant of an API key and counts the request against the merchant's rate. An API
 // key that was valid lately is refused beyond that rate before it is read, so a flood of
 // requests with one key costs no reads. Every other read is of the database: a key that
 // is revoked or has expired is refused from the next request on.
 //
 // An address that has sent too many wrong keys is refused with errGuessing. That holds for no
 // key that was valid lately: a guessing neighbour behind the same proxy locks no other caller out.
-func (a *API) authenticateKey(ctx context.Context, answer http.Header, apiKey string, from netip.Addr) (session, error) {
+func (a *API) authenticateKey(c echo.Context, apiKey string) error {
+	answer, from := c.Response().Header(), clientOf(c)
 	id := sha256.Sum256([]byte(apiKey))
 	known, recent := a.recent.Get(id)
 	queue, read := a.limits.notRecent, a.readOther // keys that were not valid lately have a queue of their own
@@ -76,31 +55,33 @@ func (a *API) authenticateKey(ctx context.Context, answer http.Header, apiKey st
 	}
 	switch {
 	case recent && !a.limits.allow(answer, known, a.Now()):
-		return session{}, errRate
+		return errRate
 	case !recent && a.limits.guesses.used(network(from), a.Now()):
-		return session{}, errGuessing
+		return errGuessing
 	}
 	leave, err := queue.enter(known, 1)
 	if err != nil {
-		return session{}, err
+		return err
 	}
 	defer leave()
-	m, err := read(ctx, apiKey)
+	m, err := read(c.Request().Context(), apiKey)
 	if errors.Is(err, merchants.ErrUnauthorized) {
 		a.recent.Remove(id)
 		a.limits.guesses.allow(network(from), a.Now())
 	}
 	if err != nil {
-		return session{}, err
+		return err
 	}
 	a.recent.Add(id, m.ID)
 	if !recent && !a.limits.allow(answer, m.ID, a.Now()) {
-		return session{}, errRate
+		return errRate
 	}
-	return session{m, merchants.Prefix(apiKey)}, nil
+	e := exchangeOf(c)
+	e.merchant, e.keyID = m, merchants.Prefix(apiKey)
+	return nil
 }
 
-func merchantOf(c echo.Context) merchants.Merchant { return exchangeOf(c).session.Merchant }
+func merchantOf(c echo.Context) merchants.Merchant { return exchangeOf(c).merchant }
 
 // tenant is the database as the caller's merchant sees it.
 func (a *API) tenant(c echo.Context) *postgres.DB { return a.DB.Tenant(merchantOf(c).ID) }

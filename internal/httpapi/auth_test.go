@@ -180,7 +180,7 @@ func TestAuthentication_floodsDelayNoOtherCaller(t *testing.T) {
 			t.Parallel()
 			db := openWith(t, postgres.Options{MaxConns: 6, LockTimeout: patience, StatementTimeout: patience})
 			w := serveOn(t, db, func(api *httpapi.Config) {
-				api.Limits = httpapi.Limits{PerSecond: test.perSecond, InFlight: queue, PerMerchant: queue / 2, Authenticating: reading}
+				api.Limits = httpapi.Limits{PerSecond: test.perSecond, InFlight: queue, Authenticating: reading}
 				api.Now = new(clock).now
 			})
 			for _, key := range test.known {

@@ -21,10 +21,7 @@ var strictly = json.JoinOptions(json.RejectUnknownMembers(true), json.WithUnmars
 // equals {}. Others are validated.
 func decode[T any](c echo.Context, optional bool, validate func(T) error) (T, error) {
 	var none T
-	body, err := bodyOf(c)
-	if err != nil {
-		return none, err
-	}
+	body := exchangeOf(c).body
 	if len(body) > 0 && !saysJSON(c.Request().Header) {
 		return none, errUnsupportedMediaType
 	}

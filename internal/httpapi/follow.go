@@ -15,13 +15,7 @@ import (
 // transaction ids.
 func (a *API) followEvents(c echo.Context) (any, error) {
 	after, limit := "", defaultCharges
-	err := readQuery(c, map[string]func(*checker, string){
-		"after": func(k *checker, value string) {
-			after = value
-			k.id("/after", value, false, maxString)
-		},
-		"limit": func(k *checker, value string) { limit = k.limit(value) },
-	})
+	err := readQuery(c, &limit, map[string]*string{"after": &after})
 	if err != nil {
 		return nil, err
 	}

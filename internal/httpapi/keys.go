@@ -52,7 +52,7 @@ func keyed[T any](
 		}
 		h, e := c.Response().Header(), exchangeOf(c)
 		h.Set(headerKey, value)
-		e.Key = KeyFirst                   // unless the answer is another
+		e.Result = KeyFirst                // unless the answer is another
 		canonical, _ := json.Marshal(body) // it was decoded from JSON: it cannot fail
 		wait, asked := preferredWait(c.Request().Header.Values(headerPrefer))
 		if asked {
@@ -72,7 +72,7 @@ func keyed[T any](
 		}
 		if outcome.Replayed {
 			h.Set(headerReplayed, "true")
-			e.Key = KeyReplayed
+			e.Result = KeyReplayed
 		}
 		return c.Blob(outcome.StatusCode, outcome.Header.Get(echo.HeaderContentType), outcome.Body)
 	}
@@ -98,7 +98,7 @@ func (a *API) request(c echo.Context, operation, key string, canonical []byte) i
 			Canonical: canonical,
 		},
 		ID:       c.Response().Header().Get(echo.HeaderXRequestID),
-		APIKey:   exchangeOf(c).session.keyID,
+		APIKey:   exchangeOf(c).keyID,
 		Client:   clientOf(c).String(),
 		Metadata: a.Carry(c.Request().Context()),
 	}

@@ -22,20 +22,15 @@ type Limits struct {
 	PerSecond int
 	// InFlight is how many requests are in flight, most of which wait for a connection to
 	// the database. One more is refused at once: it would only wait for its time-out. A quarter
-	// of them is for reads alone, which go on while commits hang.
+	// of them is for reads alone, which go on while commits hang. A merchant may have half, and a
+	// quarter may wait for a charge.
 	InFlight int
-	// PerMerchant is how many of them are of one merchant.
-	PerMerchant int
 	// Authenticating is how many reads of API keys are in flight, of those that were not
 	// valid lately and of the others each: what a caller without a key can use of the
 	// database.
 	Authenticating int
-	// Waiting is how many requests wait for a charge, of one merchant half of them.
-	Waiting int
 	// AnswerBytes is how many bytes of answers are being sent, of one merchant half of them.
 	AnswerBytes int
-	// UnsignedTime bounds the reading of a provider's event, if it is not 0.
-	UnsignedTime time.Duration
 	// Guesses is how many API keys that are not valid an address may send at once. After them
 	// it may send ten in a minute.
 	Guesses int
@@ -58,15 +53,16 @@ type limits struct {
 }
 
 func newLimits(l Limits) *limits {
+	share := l.InFlight / 2
 	return &limits{
 		merchants: newRates(rate.Limit(l.PerSecond), l.PerSecond),
 		guesses:   newRates(rate.Every(guessInterval), l.Guesses),
-		work:      newCapacity(l.InFlight, l.PerMerchant),
-		writes:    newCapacity(l.InFlight-l.InFlight/4, l.PerMerchant-l.PerMerchant/4),
+		work:      newCapacity(l.InFlight, share),
+		writes:    newCapacity(l.InFlight-l.InFlight/4, share-share/4),
 		unsigned:  newCapacity(maxEvents, maxEvents/4),
 		notRecent: newCapacity(l.InFlight, 0),
-		recent:    newCapacity(l.InFlight, l.PerMerchant),
-		waits:     newCapacity(l.Waiting, l.Waiting/2),
+		recent:    newCapacity(l.InFlight, share),
+		waits:     newCapacity(l.InFlight/4, share/4),
 		answers:   newCapacity(l.AnswerBytes, l.AnswerBytes/2),
 	}
 }
@@ -166,14 +162,12 @@ func (a *API) limitWork(next echo.HandlerFunc) echo.HandlerFunc {
 		if !strings.HasPrefix(c.Request().URL.Path, "/v1/") {
 			return next(c)
 		}
-		merchant := merchantOf(c).ID
+		merchant, read := merchantOf(c).ID, readBody
 		if isEvent(c) {
-			merchant = stripePath // no merchant has this id
-			if err := a.readUnsigned(c); err != nil {
-				return err
-			}
-		} else {
-			readBody(c)
+			merchant, read = stripePath, a.readUnsigned // no merchant has this id
+		}
+		if err := read(c); err != nil {
+			return err
 		}
 		if c.Request().Method == http.MethodPost {
 			leave, err := a.limits.writes.enter(merchant, 1)
@@ -200,12 +194,9 @@ func (a *API) readUnsigned(c echo.Context) error {
 		return err
 	}
 	defer leave() // also if the body panics
-	if limit := a.Limits.UnsignedTime; limit > 0 {
-		// Where it cannot be set, readTimeout counts.
-		_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(limit)) //nolint:forbidigo // a socket knows no other clock
-	}
-	readBody(c)
-	return nil
+	// Where it cannot be set, readTimeout counts.
+	_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(unsignedTime)) //nolint:forbidigo // a socket knows no other clock
+	return readBody(c)
 }
 
 // hangUp ends the connection after the answer if the request has a body that was not read. The
@@ -218,22 +209,13 @@ func hangUp(c echo.Context) {
 }
 
 // readBody reads the body of a POST to its end or to the size that it may have.
-func readBody(c echo.Context) {
-	if c.Request().Method == http.MethodPost {
-		e := exchangeOf(c)
-		e.body, e.unread = io.ReadAll(c.Request().Body)
+func readBody(c echo.Context) (err error) {
+	if c.Request().Method != http.MethodPost {
+		return nil
 	}
-}
-
-// bodyOf is what readBody has read.
-func bodyOf(c echo.Context) ([]byte, error) {
-	e := exchangeOf(c)
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(e.unread, &large):
-		return nil, errTooLarge
-	case e.unread != nil:
-		return nil, errMalformed.because("the body could not be read to its end")
+	exchangeOf(c).body, err = io.ReadAll(c.Request().Body)
+	if err != nil && !errors.Is(err, echo.ErrStatusRequestEntityTooLarge) {
+		err = errMalformed.because("the body could not be read to its end")
 	}
-	return e.body, nil
+	return err
 }

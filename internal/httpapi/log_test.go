@@ -12,7 +12,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
-	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
@@ -172,6 +171,8 @@ func TestObserve_seesWhatAKeyLedTo(t *testing.T) {
 	db := openWith(t, postgres.Options{LockTimeout: 20 * time.Millisecond})
 	w := serveOn(t, db, takesEvents, seen.watch)
 	w.accept(t, "old", body())
+	ours := idOf(w.captured(t, "paid"))
+	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	exec(t, w.db, `update idempotency_keys set expires_at = clock_timestamp() - interval '1 second'`)
 	held := holdAt(t, w.db, "POST /v1/charges", "held")
 	pending := serveOn(t, db, seen.watch, func(api *httpapi.Config) { api.InFlight = http.StatusAccepted })
@@ -183,22 +184,26 @@ func TestObserve_seesWhatAKeyLedTo(t *testing.T) {
 		call call
 		want httpapi.Answer
 	}{
-		{w, post("key", body()), httpapi.Answer{Route: charges, Status: 202, Key: httpapi.KeyFirst}},
-		{w, post("key", body()), httpapi.Answer{Route: charges, Status: 202, Key: httpapi.KeyReplayed}},
-		{w, post("key", body("amount", "1")), httpapi.Answer{Route: charges, Status: 422, Key: httpapi.KeyReused}},
-		{w, post("old", body()), httpapi.Answer{Route: charges, Status: 410, Key: httpapi.KeyExpired}},
-		{w, post("held", body()), httpapi.Answer{Route: charges, Status: 409, Key: httpapi.KeyInUse}},
-		{pending, post("held", body()), httpapi.Answer{Route: charges, Status: 202, Key: httpapi.KeyInUse}},
-		{w, refund, httpapi.Answer{Route: refunds, Status: 404, Key: httpapi.KeyFirst}},
-		{w, refund, httpapi.Answer{Route: refunds, Status: 404, Key: httpapi.KeyReplayed}},
-		{w, post("past", body("expires_at", `"2026-01-01T00:00:00Z"`)), httpapi.Answer{Route: charges, Status: 422, Key: httpapi.KeyFirst}},
+		{w, post("key", body()).with("Traceparent", parent), httpapi.Answer{Route: charges, Status: 202, Result: httpapi.KeyFirst}},
+		{w, post("key", body()), httpapi.Answer{Route: charges, Status: 202, Result: httpapi.KeyReplayed}},
+		{w, post("key", body("amount", "1")), httpapi.Answer{Route: charges, Status: 422, Result: httpapi.KeyReused}},
+		{w, post("old", body()), httpapi.Answer{Route: charges, Status: 410, Result: httpapi.KeyExpired}},
+		{w, post("held", body()), httpapi.Answer{Route: charges, Status: 409, Result: httpapi.KeyInUse}},
+		{pending, post("held", body()), httpapi.Answer{Route: charges, Status: 202, Result: httpapi.KeyInUse}},
+		{w, refund, httpapi.Answer{Route: refunds, Status: 404, Result: httpapi.KeyFirst}},
+		{w, refund, httpapi.Answer{Route: refunds, Status: 404, Result: httpapi.KeyReplayed}},
+		{w, post("past", body("expires_at", `"2026-01-01T00:00:00Z"`)), httpapi.Answer{Route: charges, Status: 422, Result: httpapi.KeyFirst}},
 		{w, post("key", "{"), httpapi.Answer{Route: charges, Status: 400}},
 		{w, get("/v1/charges/ch_1"), httpapi.Answer{Method: "GET", Route: "/v1/charges/:id", Status: 404}},
 		{w, get("/nowhere"), httpapi.Answer{Method: "GET", Status: 404}},
 		{w, get("/v1/charges").like("BREW"), httpapi.Answer{Method: "other", Route: charges, Status: 405}},
-		{w, post("key", body()).as("unknown"), httpapi.Answer{Route: charges, Status: 401, Denied: httpapi.DeniedInvalid}},
-		{w, late, httpapi.Answer{Route: events, Status: 400, Clock: true}},
-		{w, signed(event("evt_2", "payment_intent.succeeded", intentOf("ch_of_nobody"))), httpapi.Answer{Route: events, Status: 200, Ignored: true}},
+		{w, post("key", body()).as("unknown"), httpapi.Answer{Route: charges, Status: 401, Result: httpapi.DeniedInvalid}},
+		{w, late, httpapi.Answer{Route: events, Status: 400, Result: httpapi.EventClock}},
+		{w, signed(event("evt_2", "payment_intent.succeeded", intentOf("ch_of_nobody"))), httpapi.Answer{Route: events, Status: 200, Result: httpapi.EventIgnored}},
+		{
+			w, signed(event("evt_1", "payment_intent.succeeded", intentOf(ours))).with("Traceparent", parent),
+			httpapi.Answer{Route: events, Status: 200, Result: httpapi.EventSent},
+		},
 	} {
 		a := test.w.send(t, test.call)
 		if test.want.Method == "" {
@@ -209,25 +214,9 @@ func TestObserve_seesWhatAKeyLedTo(t *testing.T) {
 	testdb.Must(t, held.Rollback(t.Context()))
 	exec(t, w.db, `alter table idempotency_keys add constraint planted check (key = '') not valid`)
 	w.send(t, post("new", body()))
-	if got := seen.last(); got.Status != http.StatusServiceUnavailable || got.Key != httpapi.KeyUnavailable {
+	if got := seen.last(); got.Status != http.StatusServiceUnavailable || got.Result != httpapi.KeyUnavailable {
 		t.Errorf("a store that refuses is seen as %+v", got)
 	}
-}
-
-// TestMessages_carryTheTraceOfTheirRequest: a replay leaves no message.
-func TestMessages_carryTheTraceOfTheirRequest(t *testing.T) {
-	t.Parallel()
-	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-	seen := &watched{}
-	w := serve(t, takesEvents, seen.watch)
-	charge := idOf(w.accepted(t, post("key", body()).with("Traceparent", parent)).header.Get("Location"))
-	w.accepted(t, post("key", body()).with("Traceparent", "another"))
-	w.accepted(t, post("key-2", body()).with("Traceparent", "one", "two"))
-	w.happen(t, charge, happens(domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + charge}))
-	wantReceived(t, w.send(t, signed(event("evt_1", "payment_intent.succeeded", intentOf(charge))).with("Traceparent", parent)))
-	if a := seen.last(); !a.Event || a.Ignored {
-		t.Errorf("the event is seen as %+v", a)
-	}
-	want := []string{parent + "/ours", "one+two/ours", parent + "/ours"}
-	testrun.Same(t, "traces", want, testdb.All[string](t, w.db, `select metadata ->> 'traceparent' from outbox order by id`))
+	testrun.Same(t, "traces", []string{"/ours", "/ours", parent + "/ours", parent + "/ours"}, // replays and refusals leave no message
+		testdb.All[string](t, w.db, `select metadata ->> 'traceparent' from outbox order by id`))
 }

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"log/slog"
-	"net/http"
 	"net/netip"
 	"regexp"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/labstack/echo/v4/middleware"
 
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/merchants"
 )
 
 // isRequestID matches the X-Request-Id that is kept.
@@ -21,23 +21,28 @@ var isRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`).MatchString
 type exchange struct {
 	Answer
 
-	client  netip.Addr // see clientOf
-	session session
-	body    []byte // of a POST
-	unread  error  // why it could not be read
-	cause   error  // of a 5xx, for the log
+	client   netip.Addr         // see clientOf
+	merchant merchants.Merchant // of the API key
+	keyID    string             // of the API key: its prefix, which is not secret
+	body     []byte             // of a POST
+	cause    error              // of a 5xx, for the log
 }
 
 const exchangeKey = "exchange" // in echo's context
 
 func exchangeOf(c echo.Context) *exchange {
-	e, _ := c.Get(exchangeKey).(*exchange) // identify sets it for every request
+	e, _ := c.Get(exchangeKey).(*exchange) // begin sets it for every request
 	return e
 }
 
-// identify keeps the caller's X-Request-Id if it has the form of one, and makes one
-// otherwise: it is stored with every event.
-func identify(next echo.HandlerFunc) echo.HandlerFunc {
+// begin makes the exchange of a request, and sets what every answer has: the caller's X-Request-Id if it has the form
+// of one, else a new one, since it is stored with every event; and what keeps the answer from caches, and from browsers
+// that guess at its type.
+//
+// The server has dropped the Content-Length of a chunked body. A proxy may go by that
+// length and take for one request what are two here: so nothing is read after a chunked
+// body (RFC 9112, section 6.1).
+func begin(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		client, _ := netip.ParseAddr(c.RealIP())
 		c.Set(exchangeKey, &exchange{client: client.Unmap().WithZone("")})
@@ -45,40 +50,13 @@ func identify(next echo.HandlerFunc) echo.HandlerFunc {
 		if !isRequestID(id) {
 			id = uuid.NewString()
 		}
-		c.Response().Header().Set(echo.HeaderXRequestID, id)
-		return next(c)
-	}
-}
-
-// guardAnswer keeps answers from caches, and from browsers that guess at their type.
-//
-// The server has dropped the Content-Length of a chunked body. A proxy may go by that
-// length and take for one request what are two here: so nothing is read after a chunked
-// body (RFC 9112, section 6.1).
-func guardAnswer(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
 		h := c.Response().Header()
+		h.Set(echo.HeaderXRequestID, id)
 		h.Set(echo.HeaderCacheControl, "no-store")
 		h.Set(echo.HeaderXContentTypeOptions, "nosniff")
 		if len(c.Request().TransferEncoding) > 0 {
 			h.Set(echo.HeaderConnection, "close")
 		}
-		return next(c)
-	}
-}
-
-// limitBody refuses a body that announces too large a size before anything else is read,
-// and stops reading one that does not.
-func limitBody(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		r, most := c.Request(), int64(maxBody)
-		if isEvent(c) {
-			most = maxEvent
-		}
-		if r.ContentLength > most {
-			return errTooLarge
-		}
-		r.Body = http.MaxBytesReader(c.Response(), r.Body, most)
 		return next(c)
 	}
 }
@@ -96,8 +74,8 @@ func (a *API) accessLog() echo.MiddlewareFunc {
 				slog.Int64("milliseconds", v.Latency.Milliseconds()), slog.Int64("bytes", v.ResponseSize),
 				slog.String("client", clientOf(c).String()),
 				slog.String("request_id", h.Get(echo.HeaderXRequestID))) // never the client's own text
-			if e.session.keyID != "" {
-				attrs = append(attrs, slog.String("merchant", e.session.ID), slog.String("key_id", e.session.keyID))
+			if e.keyID != "" {
+				attrs = append(attrs, slog.String("merchant", e.merchant.ID), slog.String("key_id", e.keyID))
 			}
 			if key := h.Get(headerKey); key != "" {
 				attrs = append(attrs, slog.String("key_hash", idempotency.Hash(key)), slog.Bool("replayed", h.Get(headerReplayed) == "true"))
@@ -121,38 +99,25 @@ type Answer struct {
 	Method string // "other" unless it is a usual one
 	Route  string // as it is registered, "" where there is none
 	Status int
-	// Key is what the request's idempotency key led to, "" where none was read.
-	Key KeyResult
-	// Event is whether it is a provider event about one of our charges, which was sent to the worker.
-	Event bool
-	// Ignored is whether it is a provider event that is about no charge of ours, or of no use.
-	Ignored bool
-	// Clock is whether it is a provider event that was refused for its time alone.
-	Clock bool
-	// Denied is how the API key was refused, "" if it was not.
-	Denied Denied
+	Result Result // "" where none of them came about
 }
 
-// Denied is how an API key is refused.
-type Denied string
+// Result is what an API key, an idempotency key or an event of the provider led to.
+type Result string
 
-// An API key is refused as not valid, or unread since its address has sent too many.
+// What they lead to. Key… is said of a request whose idempotency key was read.
 const (
-	DeniedInvalid  Denied = "invalid"
-	DeniedGuessing Denied = "guessing"
-)
-
-// KeyResult is what an idempotency key led to.
-type KeyResult string
-
-// What a key leads to.
-const (
-	KeyFirst       KeyResult = "first"       // no request has used it
-	KeyReplayed    KeyResult = "replayed"    // a stored answer
-	KeyReused      KeyResult = "reused"      // another request's
-	KeyExpired     KeyResult = "expired"     // a tombstone
-	KeyInUse       KeyResult = "in_use"      // its first request did not end in time
-	KeyUnavailable KeyResult = "unavailable" // the store could not say
+	DeniedInvalid  Result = "invalid"     // the API key is not valid
+	DeniedGuessing Result = "guessing"    // the API key was not read, since its address has sent too many
+	KeyFirst       Result = "first"       // no request has used it
+	KeyReplayed    Result = "replayed"    // a stored answer
+	KeyReused      Result = "reused"      // another request's
+	KeyExpired     Result = "expired"     // a tombstone
+	KeyInUse       Result = "in_use"      // its first request did not end in time
+	KeyUnavailable Result = "unavailable" // the store could not say
+	EventSent      Result = "sent"        // to the worker: the event is about one of our charges
+	EventIgnored   Result = "ignored"     // about no charge of ours, or of no use
+	EventClock     Result = "clock"       // refused for its time alone
 )
 
 // AnswerOf returns the answer to a request, for Config.Observe. Before the answer it has

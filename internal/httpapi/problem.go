@@ -32,9 +32,8 @@ type problem struct {
 	Errors    []fieldError `json:"errors,omitempty"`
 	Charge    *domain.View `json:"charge,omitempty"` // that has the order
 
-	after  int       // seconds until it may be sent again, if it may
-	key    KeyResult // what it says of the request's idempotency key
-	denied Denied    // how it refuses the API key
+	after  int    // seconds until it may be sent again, if it may
+	result Result // what it says of the request's API key or idempotency key
 }
 
 // fieldError names one wrong member by its JSON Pointer (RFC 6901).
@@ -54,7 +53,7 @@ var (
 	errValidation = newProblem("validation", http.StatusUnprocessableEntity, sameKey, "The request is not valid",
 		"some members have values that they cannot have")
 	errUnauthorized = newProblem("unauthorized", http.StatusUnauthorized, sameKey, "The API key is missing or not valid",
-		"send Authorization: Bearer and a valid API key").refuses(DeniedInvalid)
+		"send Authorization: Bearer and a valid API key").of(DeniedInvalid)
 	errForbidden        = newProblem("forbidden", http.StatusForbidden, sameKey, "The API key is not for this", "")
 	errNotFound         = newProblem("not-found", http.StatusNotFound, sameKey, "There is no such resource", "")
 	errUnknownKey       = errNotFound.because("no request of yours was answered under this key")
@@ -84,7 +83,7 @@ var (
 		"its answer is not there yet").again(1).of(KeyInUse)
 	errRate = newProblem("rate-limited", http.StatusTooManyRequests, sameKey, "Too many requests",
 		"the merchant has sent too many requests, and nothing was done with this one: send it with the same key again").again(1)
-	errGuessing = errRate.refuses(DeniedGuessing).again(int(guessInterval.Seconds())).
+	errGuessing = errRate.of(DeniedGuessing).again(int(guessInterval.Seconds())).
 			because("this address has sent too many API keys that are not valid, and this one was not looked at: send it again later")
 	errNotSigned = newProblem("webhook-signature", http.StatusBadRequest, sameKey, "The event is not signed",
 		"Stripe-Signature holds no signature of this body by a secret of this endpoint, made in the last 5 minutes")
@@ -103,13 +102,8 @@ func (p problem) again(after int) problem {
 	return p
 }
 
-func (p problem) of(key KeyResult) problem {
-	p.key = key
-	return p
-}
-
-func (p problem) refuses(how Denied) problem {
-	p.denied = how
+func (p problem) of(result Result) problem {
+	p.result = result
 	return p
 }
 
@@ -146,6 +140,7 @@ var refusals = slices.Concat(ofCharges, []refusal{
 	},
 	{echo.ErrNotFound, errNotFound.because("nothing is served at this path")},
 	{echo.ErrMethodNotAllowed, errMethodNotAllowed},
+	{echo.ErrStatusRequestEntityTooLarge, errTooLarge},
 	{idempotency.ErrMissing, errKeyMissing},
 	{idempotency.ErrInvalid, errKeyInvalid},
 	{idempotency.ErrExpired, errKeyExpired},
@@ -195,9 +190,9 @@ func (a *API) problem(err error, c echo.Context) {
 		return // the client has had its answer, or part of one
 	}
 	p, e, h := a.classify(err), exchangeOf(c), c.Response().Header()
-	e.Denied = p.denied
-	if e.Key != "" { // what says nothing of the key was found on a free one
-		e.Key = cmp.Or(p.key, e.Key)
+	denied := p.result == DeniedInvalid || p.result == DeniedGuessing
+	if denied || e.Result == KeyFirst { // what says nothing of the key was found on a free one
+		e.Result = cmp.Or(p.result, e.Result)
 	}
 	if p.Status >= http.StatusInternalServerError {
 		e.cause = err
@@ -214,7 +209,7 @@ func (a *API) problem(err error, c echo.Context) {
 	case p.Type == errKeyMissing.Type:
 		h.Set(headerLink, `<`+contractPath+`>; rel="describedby"`)
 	}
-	if p.denied != "" {
+	if denied {
 		hangUp(c)
 	}
 	_ = c.Blob(p.Status, problemType, p.document(c))
@@ -232,7 +227,7 @@ func (a *API) classify(err error) problem {
 	switch {
 	case !found:
 		return errUnavailable
-	case p.key == KeyInUse:
+	case p.result == KeyInUse:
 		p.Status = a.InFlight
 	}
 	return p

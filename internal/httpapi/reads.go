@@ -13,6 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/labstack/echo/v4"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/ledger/books"
 )
 
@@ -42,9 +43,17 @@ func (a *API) getBalances(c echo.Context) (any, error) {
 	return books.ReadBalances(c.Request().Context(), a.tenant(c), merchantOf(c).ID)
 }
 
-// readQuery reads the parameters of a list. A parameter that is unknown, or there twice, is
+// Bounds of a page.
+const (
+	defaultCharges = 20
+	maxCharges     = 100
+)
+
+var statuses = []domain.Status{domain.Pending, domain.RequiresAction, domain.Succeeded, domain.Failed, domain.PartiallyRefunded, domain.Refunded}
+
+// readQuery reads the parameters of a list: these texts, and a limit. A parameter that is unknown, or there twice, is
 // refused: a misspelled filter must not answer with everything. An empty one equals none.
-func readQuery(c echo.Context, parameters map[string]func(k *checker, value string)) error {
+func readQuery(c echo.Context, limit *int, texts map[string]*string) error {
 	given, err := url.ParseQuery(c.Request().URL.RawQuery)
 	if err != nil {
 		return invalid(fieldError{"", "the query cannot be read"})
@@ -52,28 +61,28 @@ func readQuery(c echo.Context, parameters map[string]func(k *checker, value stri
 	var k checker
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		value := given.Get(name)
-		read, known := parameters[name]
+		text, known := texts[name]
 		switch {
 		case len(given[name]) > 1:
 			k.refuse(pointerTo(name), "is there more than once")
 		case !utf8.ValidString(value) || hasNUL(value):
 			k.refuse(pointerTo(name), "is no text")
-		case !known:
+		case !known && name != "limit":
 			k.refuse(pointerTo(name), "is no parameter of this list")
-		case value != "":
-			read(&k, value)
+		case value == "":
+		case name == "limit": // is written in one way: 5, and neither +5 nor 05
+			*limit, err = strconv.Atoi(value)
+			if err != nil || *limit < 1 || *limit > maxCharges || strconv.Itoa(*limit) != value {
+				k.refuse("/limit", fmt.Sprint("is not between 1 and ", maxCharges))
+			}
+		case name == "status" && !slices.Contains(statuses, domain.Status(value)):
+			k.refuse("/status", fmt.Sprintf("is none of %v", statuses))
+		default:
+			*text = value
+			k.id("/"+name, value, false, maxString)
 		}
 	}
 	return k.verdict()
-}
-
-// limit is the size of a page, written in one way: 5, and neither +5 nor 05.
-func (k *checker) limit(value string) int {
-	n, err := strconv.Atoi(value)
-	if err != nil || n < 1 || n > maxCharges || strconv.Itoa(n) != value {
-		k.refuse("/limit", "is not between 1 and "+strconv.Itoa(maxCharges))
-	}
-	return n
 }
 
 // pointerTo names a parameter as a client wrote it, unless that must not be repeated.

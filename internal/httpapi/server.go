@@ -34,10 +34,11 @@ import (
 
 // Bounds of a request.
 const (
-	maxBody       = 64 << 10 // bytes
-	maxEvent      = 1 << 20  // bytes of an event of the provider: the evidence of a dispute may be long
-	maxEvents     = 32       // that are read at once, a quarter of them from one address
-	maxHeaders    = 16 << 10 // bytes
+	maxBody       = "64KiB"
+	maxEvent      = "1MiB"          // of an event of the provider: the evidence of a dispute may be long
+	maxEvents     = 32              // that are read at once, a quarter of them from one address
+	maxHeaders    = 16 << 10        // bytes
+	unsignedTime  = 3 * time.Second // to read the body of an event of the provider, whose sender is not known yet
 	headerTimeout = 5 * time.Second
 	readTimeout   = 10 * time.Second
 	writeTimeout  = 30 * time.Second
@@ -49,7 +50,9 @@ var requestTimeout = 20 * time.Second
 
 // Config is what an API serves, and to whom.
 type Config struct {
-	DB     Database
+	// DB is never committed to but as a tenant's. A read outside a tenant concerns no merchant, or calls a function
+	// that is made for it.
+	DB     *postgres.DB
 	Intake *intake.Intake
 	// InFlight is the status that answers a key whose first request is still being
 	// committed: 409, 425 or 202.
@@ -153,7 +156,6 @@ func (a *API) routes() []route {
 	return []route{
 		{http.MethodGet, "/healthz", "", a.answer(getHealth)},
 		{http.MethodGet, "/readyz", "", a.answer(a.getReadiness)},
-		{http.MethodGet, "/metrics", "", a.getMetrics},
 		{http.MethodGet, contractPath, "", getContract},
 		{http.MethodPost, chargesPath, merchants.ChargesWrite, keyed(a, false, a.validate, a.createCharge)},
 		{http.MethodGet, chargesPath, merchants.ChargesRead, a.answer(a.listCharges)},
@@ -178,14 +180,14 @@ func (a *API) Handler() http.Handler {
 	e.HTTPErrorHandler = a.problem
 	e.IPExtractor = clientBehind(a.TrustedProxies)
 	e.Use(
-		identify,
+		begin,
 		a.Observe,
-		guardAnswer,
 		a.accessLog(),
 		middleware.SecureWithConfig(middleware.SecureConfig{HSTSMaxAge: hstsAge, HSTSExcludeSubdomains: true}), // over TLS
 		middleware.RecoverWithConfig(middleware.RecoverConfig{LogErrorFunc: a.panicked}),
 		middleware.ContextTimeout(requestTimeout),
-		limitBody,
+		middleware.BodyLimitWithConfig(middleware.BodyLimitConfig{Skipper: isEvent, Limit: maxBody}),
+		middleware.BodyLimit(maxEvent),
 		a.authenticate, // and the rate
 		a.limitWork,
 	)
@@ -195,6 +197,9 @@ func (a *API) Handler() http.Handler {
 			methods = append(methods, http.MethodHead)
 		}
 		e.Match(methods, r.path, r.handle, needs(r.scope))
+	}
+	if a.Metrics != nil {
+		e.Match([]string{http.MethodGet, http.MethodHead}, "/metrics", echo.WrapHandler(a.Metrics)) // for Prometheus
 	}
 	return e
 }
@@ -213,15 +218,6 @@ func getContract(c echo.Context) error {
 
 // getHealth is GET /healthz: the process lives.
 func getHealth(echo.Context) (any, error) { return map[string]string{"status": "ok"}, nil }
-
-// getMetrics is GET /metrics, for Prometheus.
-func (a *API) getMetrics(c echo.Context) error {
-	if a.Metrics == nil {
-		return echo.ErrNotFound
-	}
-	a.Metrics.ServeHTTP(c.Response(), c.Request())
-	return nil
-}
 
 // getReadiness is GET /readyz: requests can be served. The database answers and has every
 // migration that this program needs.

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -64,27 +65,21 @@ type providerEvent struct {
 //
 // An event that is of no use here is answered 200 too: the provider sends a refused one again.
 func (a *API) receiveStripe(c echo.Context) (any, error) {
-	body, err := bodyOf(c)
-	if err != nil {
-		return nil, err
-	}
+	body := exchangeOf(c).body
 	signed, ahead := isSigned(c.Request().Header.Values(headerSignature), body, a.StripeSecrets, a.Now())
 	if !signed {
 		return nil, errNotSigned
 	}
 	if ahead.Abs() > signatureTolerance {
-		exchangeOf(c).Clock = true
+		exchangeOf(c).Result = EventClock
 		return nil, errNotSigned.because(fmt.Sprintf("the signature is right, but made %s from this server's time: the server's clock is wrong, or the event is a replay", ahead.Abs()))
 	}
 	e, o, err := readEvent(body)
 	if err != nil {
 		return nil, err
 	}
-	exchangeOf(c).Ignored = true
-	if concernsPayments(e.Type) {
-		err = a.store(c, e, o)
-	}
-	return map[string]bool{"received": true}, err
+	exchangeOf(c).Result = EventIgnored
+	return map[string]bool{"received": true}, a.store(c, e, o)
 }
 
 // isEvent reports whether a request is to stripePath, whatever the method. Another spelling
@@ -92,39 +87,29 @@ func (a *API) receiveStripe(c echo.Context) (any, error) {
 func isEvent(c echo.Context) bool { return c.Request().URL.EscapedPath() == stripePath }
 
 // readEvent reads leniently: the provider may add members. The object is read only of an
-// event that is of use.
-func readEvent(body []byte) (stripeEvent, stripeObject, error) {
+// event that is of use, and else is empty.
+func readEvent(body []byte) (e stripeEvent, o stripeObject, err error) {
 	unreadable := errMalformed.because("the body is not an event")
-	var e *stripeEvent // stays nil for the body null, which is no object
-	if err := json.Unmarshal(body, &e); err != nil || e == nil {
-		return stripeEvent{}, stripeObject{}, unreadable
-	}
-	if !isReference(e.ID, maxReference) || !isReference(e.Type, maxEventType) {
-		return stripeEvent{}, stripeObject{}, unreadable
+	if json.Unmarshal(body, &e) != nil || !isReference(e.ID, maxReference) || !isReference(e.Type, maxEventType) {
+		return e, o, unreadable
 	}
 	if !concernsPayments(e.Type) {
-		return *e, stripeObject{}, nil
+		return e, o, nil
 	}
-	var o stripeObject
-	if err := json.Unmarshal(e.Data.Object, &o); err != nil || !isReference(o.ID, maxReference) {
-		return stripeEvent{}, stripeObject{}, unreadable
+	if json.Unmarshal(e.Data.Object, &o) != nil || !isReference(o.ID, maxReference) {
+		return e, o, unreadable
 	}
 	if o.Object == "payment_intent" {
 		o.PaymentIntent = o.ID
 	}
-	return *e, o, nil
+	return e, o, nil
 }
 
 // concernsPayments reports whether an event of this type may be about a payment, a refund or
 // a dispute of ours. The receiver fulfillment takes the same ones: an event of another type would
 // wait there for a newer worker.
-func concernsPayments(eventType string) bool {
-	return strings.HasPrefix(eventType, "payment_intent.") ||
-		strings.HasPrefix(eventType, "refund.") ||
-		strings.HasPrefix(eventType, "charge.dispute.") ||
-		eventType == "charge.refunded" ||
-		eventType == "charge.refund.updated"
-}
+var concernsPayments = regexp.MustCompile(
+	`^(payment_intent\.|refund\.|charge\.dispute\.|charge\.refunded$|charge\.refund\.updated$)`).MatchString
 
 // isReference reports whether s can be an id: visible ASCII of some length.
 func isReference(s string, longest int) bool {
@@ -139,7 +124,7 @@ func isReference(s string, longest int) bool {
 // is a second message of the same id, which the worker's inbox counts and which has no effect.
 // Without the event, the worker finds what became of a payment or refund that it waits for by asking the provider, only
 // later; a dispute or a refund made outside is then found by the audit alone.
-// Test: TestStripeEvent_isReceivedOnce.
+// Test: TestStripeEvent.
 func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 	ctx := c.Request().Context()
 	if !isReference(o.PaymentIntent, maxReference) {
@@ -164,8 +149,7 @@ func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 	if err := a.DB.Tenant(charge.MerchantID).Commit(ctx, b); err != nil {
 		return err
 	}
-	seen := exchangeOf(c)
-	seen.Event, seen.Ignored = true, false
+	exchangeOf(c).Result = EventSent
 	return nil
 }
 

@@ -84,7 +84,7 @@ func TestPanic(t *testing.T) {
 	t.Parallel()
 	w := serve(t, func(api *httpapi.Config) {
 		takesEvents(api)
-		api.Limits = httpapi.Limits{InFlight: 1, PerMerchant: 1, Authenticating: 1}
+		api.Limits = httpapi.Limits{InFlight: 1, Authenticating: 1}
 		api.Ready = func(context.Context) (string, error) { panic("planted") }
 		api.Metrics = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("planted") })
 	})

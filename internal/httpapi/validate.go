@@ -177,7 +177,7 @@ var networks = []struct {
 const longestCard = 19 // digits
 
 // holdsCard reports whether a text holds what may be a card number: the digits of a network,
-// in a row or with single spaces or dashes between them, that pass Luhn's check, and no letter
+// in a row or with single spaces, tabs or dashes of any kind between them, that pass Luhn's check, and no letter
 // or digit before or behind them.
 func holdsCard(s string) bool {
 	before := ' '
@@ -194,7 +194,7 @@ func startsWithCard(s string) bool {
 	digits, separated := make([]byte, 0, longestCard), false
 	for i, r := range s {
 		switch {
-		case separates(r) && !separated:
+		case (r == '\t' || unicode.In(r, unicode.Zs, unicode.Pd)) && !separated: // as people paste them
 			separated = true
 			continue
 		case !isDigit(r) || len(digits) == longestCard:
@@ -215,12 +215,6 @@ func isCard(digits string) bool {
 		}
 	}
 	return false
-}
-
-// separates reports whether people paste a character between the digits of a card: a space,
-// a tab or a dash of any kind.
-func separates(r rune) bool {
-	return r == '\t' || unicode.Is(unicode.Zs, r) || unicode.Is(unicode.Pd, r)
 }
 
 // luhn is the check of ISO/IEC 7812: every second digit from the right is doubled, and the

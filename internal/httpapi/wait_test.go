@@ -30,7 +30,7 @@ select exists (
 // TestPreferWait_onACharge waits over a pool of one connection, which every other request needs too.
 func TestPreferWait_onACharge(t *testing.T) {
 	t.Parallel()
-	w := serveOn(t, openWith(t, postgres.Options{MaxConns: 1}), func(api *httpapi.Config) { api.Limits.Waiting = 1 })
+	w := serveOn(t, openWith(t, postgres.Options{MaxConns: 1}), func(api *httpapi.Config) { api.Limits.InFlight = 4 })
 	ended, pending := w.captured(t, "ended"), w.accept(t, "pending", body("return_url", `"https://shop.example"`)).header.Get("Location")
 	patient := func(path string) call { return get(path).with("Prefer", "wait=10") }
 	is := func(a answer, status, applied string) {

@@ -108,10 +108,10 @@ func register(tb testing.TB, db *postgres.DB) {
 	b := &pgx.Batch{}
 	acme := merchants.Merchant{ID: "acme", FeeBasisPoints: 300, FeeFixed: map[string]int64{"USD": 30}}
 	hook := merchants.Webhook{URL: "https://shop.example/webhooks", Secret: "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}
-	merchants.Register(b, acme, hook)
-	merchants.Register(b, merchants.Merchant{ID: "globex"}, merchants.Webhook{})
-	merchants.AddKey(b, "acme", apiKey)
-	merchants.AddKey(b, "globex", strangerKey)
+	merchants.Register(b, acme, hook, nil)
+	merchants.Register(b, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, nil)
+	merchants.IssueKey(b, apiKey, merchants.Grant{Merchant: "acme", Scopes: merchants.Scopes()})
+	merchants.IssueKey(b, strangerKey, merchants.Grant{Merchant: "globex", Scopes: merchants.Scopes()})
 	testdb.Must(tb, db.Commit(tb.Context(), b))
 }
 

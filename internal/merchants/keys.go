@@ -41,12 +41,6 @@ func IssueKey(b *pgx.Batch, key string, g Grant) {
 	b.Queue(insertKey, hashOf(key), Prefix(key), g.Merchant, g.Scopes, g.Life)
 }
 
-// AddKey queues an API key of a merchant, with every scope of a merchant's own (Scopes) and
-// without end.
-func AddKey(b *pgx.Batch, merchant, key string) {
-	IssueKey(b, key, Grant{Merchant: merchant, Scopes: Scopes()})
-}
-
 // Key is an API key as its operators see it. The key itself is stored nowhere.
 type Key struct {
 	Prefix    string     `json:"prefix"`
@@ -76,29 +70,23 @@ select prefix,
    and ($2::text is null or prefix = $2 or key_hash = $3)
  order by created_at, key_hash`
 
-// ListKeys returns the keys of a merchant, or of all if it is "", the oldest first.
-func ListKeys(ctx context.Context, q postgres.Querier, merchant string) ([]Key, error) {
-	return readKeys(ctx, q, merchant, nil, nil)
-}
-
-// FindKeys returns the keys of a merchant, or of all if it is "", that a name means, the oldest
-// first: a whole key means itself alone, and a prefix every key that has it.
-func FindKeys(ctx context.Context, q postgres.Querier, merchant, name string) ([]Key, error) {
-	prefix := storable(name)
-	keys, err := readKeys(ctx, q, merchant, &prefix, hashOf(name))
-	if i := slices.IndexFunc(keys, func(k Key) bool { return k.Is(name) }); i >= 0 {
-		return keys[i : i+1], nil
+// FindKeys returns the keys of a merchant, or of all if it is "", the oldest first: every one or, with a name, those
+// that it means. A whole key means itself alone, and a prefix every key that has it.
+func FindKeys(ctx context.Context, q postgres.Querier, merchant string, name *string) ([]Key, error) {
+	var prefix *string
+	var hash []byte
+	if name != nil {
+		prefix, hash = new(storable(*name)), hashOf(*name)
 	}
-	return keys, err
-}
-
-func readKeys(ctx context.Context, q postgres.Querier, merchant string, prefix *string, hash []byte) ([]Key, error) {
 	rows, _ := q.Query(ctx, selectKeys, merchant, prefix, hash) // rows have its error too
 	keys, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k Key, err error) {
 		return k, row.Scan(&k.Prefix, &k.Merchant, &k.Scopes, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt, &k.hash)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read API keys: %w", err)
+	}
+	if i := slices.IndexFunc(keys, func(k Key) bool { return name != nil && k.Is(*name) }); i >= 0 {
+		return keys[i : i+1], nil
 	}
 	return keys, nil
 }
@@ -117,7 +105,7 @@ update api_keys
  where key_hash = $1
    and revoked_at is null`
 
-// RevokeKey queues the end of a key that ListKeys or FindKeys returned: at once, or after a time
+// RevokeKey queues the end of a key that FindKeys returned: at once, or after a time
 // above zero. Once it is committed, or has passed, every new request with the key is refused. A
 // second revocation changes nothing, and an end that is nearer stays.
 func RevokeKey(b *pgx.Batch, k Key, after time.Duration) {
@@ -155,16 +143,12 @@ func storable(text string) string {
 // unknown, expired or revoked.
 var ErrUnauthorized = errors.New("the API key is not valid")
 
-// selectByKeys reads the merchants of keys. The index is asked for the part of a key that is
-// not secret. The function of schema.sql decides on expiry and revocation, in database time;
-// the api sees nothing else of the keys. The digests that are compared are salted for this one
-// time, so the time of the comparison tells nothing of a hash.
+// selectByKeys reads the merchants of keys that begin as given. The function of schema.sql decides on expiry and
+// revocation, in database time; the api sees nothing else of the keys.
 const selectByKeys = `
 -- merchants.selectByKeys
-select merchant_id, fee_basis_points, fee_fixed, one_charge_per_order, has_webhook, scopes,
-       sha256(key_hash || $3) as salted
-  from api_keys_by_prefix($1)
- where sha256(key_hash || $3) = any ($2)`
+select merchant_id, fee_basis_points, fee_fixed, one_charge_per_order, has_webhook, scopes, key_hash
+  from api_keys_by_prefix($1)`
 
 // NewAuthenticate returns what reads the merchant of an API key, with the scopes of the key;
 // ErrUnauthorized if it is not valid. The time that it takes depends on the prefix of the key alone.
@@ -183,25 +167,21 @@ func NewAuthenticate(q postgres.Querier, most int) func(ctx context.Context, key
 	}
 }
 
-// merchantsOf are the merchants of keys, in their order; without an ID where a key is not valid.
+// merchantsOf are the merchants of keys, in their order; without an ID where a key is not valid. A map finds their
+// hashes. Its seed is random, so the time of the search tells nothing of a stored hash.
 func merchantsOf(ctx context.Context, q postgres.Querier, keys []string) ([]Merchant, error) {
-	var prefixes []string
-	var digests [][]byte
-	salt, askedBy := []byte(rand.Text()), map[[sha256.Size]byte][]int{}
+	prefixes, askedBy := make([]string, len(keys)), map[string][]int{}
 	for i, key := range keys {
-		salted := sha256.Sum256(append(hashOf(key), salt...))
-		if askedBy[salted] == nil { // a key that several callers have is read once
-			prefixes, digests = append(prefixes, Prefix(key)), append(digests, salted[:])
-		}
-		askedBy[salted] = append(askedBy[salted], i)
+		hash := string(hashOf(key))
+		prefixes[i], askedBy[hash] = Prefix(key), append(askedBy[hash], i)
 	}
-	slices.Sort(prefixes)                                                          // a prefix is asked for once
-	rows, _ := q.Query(ctx, selectByKeys, slices.Compact(prefixes), digests, salt) // rows have its error too
+	slices.Sort(prefixes)                                           // a prefix is asked for once
+	rows, _ := q.Query(ctx, selectByKeys, slices.Compact(prefixes)) // rows have its error too
 	all := make([]Merchant, len(keys))
 	var m Merchant
-	var digest []byte
-	_, err := pgx.ForEachRow(rows, []any{&m.ID, &m.FeeBasisPoints, &m.FeeFixed, &m.OneChargePerOrder, &m.HasWebhook, &m.Scopes, &digest}, func() error {
-		for _, i := range askedBy[[sha256.Size]byte(digest)] {
+	var hash []byte
+	_, err := pgx.ForEachRow(rows, []any{&m.ID, &m.FeeBasisPoints, &m.FeeFixed, &m.OneChargePerOrder, &m.HasWebhook, &m.Scopes, &hash}, func() error {
+		for _, i := range askedBy[string(hash)] {
 			all[i] = m
 		}
 		m = Merchant{} // the next row has maps and slices of its own

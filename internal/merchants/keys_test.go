@@ -128,7 +128,7 @@ func issue(t *testing.T, db *postgres.DB, merchant, key string, scopes []merchan
 
 func find(t *testing.T, db *postgres.DB, merchant, name string, want int) []merchants.Key {
 	t.Helper()
-	keys, err := merchants.FindKeys(t.Context(), db, merchant, name)
+	keys, err := merchants.FindKeys(t.Context(), db, merchant, &name)
 	if err != nil || len(keys) != want {
 		t.Fatalf("%q means %d keys, want %d: %v", name, len(keys), want, err)
 	}
@@ -207,7 +207,7 @@ func TestFindKeys(t *testing.T) {
 	} {
 		find(t, db, test.merchant, test.text, test.want)
 	}
-	if all, err := merchants.ListKeys(t.Context(), db, "globex"); err != nil || len(all) != 3 || !all[2].Is(made) {
+	if all, err := merchants.FindKeys(t.Context(), db, "globex", nil); err != nil || len(all) != 3 || !all[2].Is(made) {
 		t.Errorf("globex has %+v, %v", all, err)
 	}
 }

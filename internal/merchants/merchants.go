@@ -26,7 +26,6 @@ import (
 	_ "embed"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -47,8 +46,7 @@ type Merchant struct {
 	FeeFixed       map[string]int64 // currency → minor units
 	HasWebhook     bool
 
-	// OneChargePerOrder: an order has at most one charge that is pending or has succeeded.
-	// SetOneChargePerOrder sets it; Register ignores it.
+	// OneChargePerOrder: an order has at most one charge that is pending or has succeeded. Register ignores it.
 	OneChargePerOrder bool
 
 	Scopes []Scope // of the request's API key; Register ignores them
@@ -70,22 +68,6 @@ const (
 // Scopes are all scopes.
 func Scopes() []Scope { return []Scope{ChargesWrite, ChargesRead, RefundsWrite} }
 
-// ParseScopes reads names of scopes and returns each once, in the order of Scopes. An unknown
-// name is an error, and so is no name.
-func ParseScopes(names []string) ([]Scope, error) {
-	known := Scopes()
-	all := strings.Trim(strings.ReplaceAll(fmt.Sprint(known), " ", ", "), "[]")
-	for _, name := range names {
-		if !slices.Contains(known, Scope(name)) {
-			return nil, fmt.Errorf("%q is no scope: the scopes are %s", name, all)
-		}
-	}
-	if len(names) == 0 {
-		return nil, fmt.Errorf("a key has at least one of the scopes %s", all)
-	}
-	return slices.DeleteFunc(known, func(s Scope) bool { return !slices.Contains(names, string(s)) }), nil
-}
-
 // Webhook is the endpoint of a merchant that registers.
 type Webhook struct {
 	URL    string
@@ -95,11 +77,11 @@ type Webhook struct {
 const upsertMerchant = `
 -- merchants.upsertMerchant
 insert into merchants
-       (merchant_id, fee_basis_points, fee_fixed, webhook_url, webhook_generation)
-values ($1, $2, $3, nullif($4, ''), case when $4 <> '' then 1 end)
+       (merchant_id, fee_basis_points, fee_fixed, one_charge_per_order, webhook_url)
+values ($1, $2, $3, coalesce($5, false), nullif($4, ''))
 on conflict (merchant_id) do update
-   set webhook_url        = coalesce(excluded.webhook_url, merchants.webhook_url),
-       webhook_generation = coalesce(merchants.webhook_generation, excluded.webhook_generation)`
+   set one_charge_per_order = coalesce($5, merchants.one_charge_per_order),
+       webhook_url          = coalesce(excluded.webhook_url, merchants.webhook_url)`
 
 // insertFirstSecret stores the first secret of an account that has none; an existing one
 // stays.
@@ -113,12 +95,12 @@ on conflict (merchant_id, generation) do nothing`
 // Register queues an account; it may be queued again. An account that exists keeps its fees
 // and its webhook secret (RotateSecret replaces that), and takes the endpoint's URL if one is
 // given. A URL for an account without any secret is refused with the batch, by
-// merchants_webhook_secret_exists.
-func Register(b *pgx.Batch, m Merchant, w Webhook) {
+// merchants_webhook_secret_exists. oneChargePerOrder holds for what is accepted from then on; nil leaves it.
+func Register(b *pgx.Batch, m Merchant, w Webhook, oneChargePerOrder *bool) {
 	if m.FeeFixed == nil {
 		m.FeeFixed = map[string]int64{}
 	}
-	b.Queue(upsertMerchant, m.ID, m.FeeBasisPoints, m.FeeFixed, w.URL)
+	b.Queue(upsertMerchant, m.ID, m.FeeBasisPoints, m.FeeFixed, w.URL, oneChargePerOrder)
 	if w.Secret != "" {
 		b.Queue(insertFirstSecret, m.ID, w.Secret, hashOf(w.Secret))
 	}
@@ -134,16 +116,4 @@ func Exists(ctx context.Context, q postgres.Querier, merchant string) (exists bo
 		err = fmt.Errorf("look for merchant %q: %w", merchant, err)
 	}
 	return exists, err
-}
-
-const updateOneChargePerOrder = `
--- merchants.updateOneChargePerOrder
-update merchants
-   set one_charge_per_order = $2
- where merchant_id = $1`
-
-// SetOneChargePerOrder queues whether each order of an account has at most one charge that is
-// pending or has succeeded, of those that are accepted from now on.
-func SetOneChargePerOrder(b *pgx.Batch, merchant string, on bool) {
-	b.Queue(updateOneChargePerOrder, merchant, on)
 }

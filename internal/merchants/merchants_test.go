@@ -30,9 +30,9 @@ func shop() merchants.Webhook {
 func register(t *testing.T, db *postgres.DB, m merchants.Merchant, w merchants.Webhook, keys ...string) {
 	t.Helper()
 	commit(t, db, func(b *pgx.Batch) {
-		merchants.Register(b, m, w)
+		merchants.Register(b, m, w, nil)
 		for _, key := range keys {
-			merchants.AddKey(b, m.ID, key)
+			merchants.IssueKey(b, key, merchants.Grant{Merchant: m.ID, Scopes: merchants.Scopes()})
 		}
 	})
 }
@@ -47,8 +47,8 @@ func TestRegister(t *testing.T) {
 		return err
 	}
 	b := &pgx.Batch{}
-	merchants.Register(b, acme(), merchants.Webhook{URL: "https://shop.example"})
-	merchants.AddKey(b, "acme", key)
+	merchants.Register(b, acme(), merchants.Webhook{URL: "https://shop.example"}, nil)
+	merchants.IssueKey(b, key, merchants.Grant{Merchant: "acme", Scopes: merchants.Scopes()})
 	if err := db.Commit(t.Context(), b); groupcommit.Constraint(err) != "merchants_webhook_secret_exists" {
 		t.Errorf("an endpoint without a secret: %v", err)
 	}

@@ -9,7 +9,7 @@ create table merchants (
   fee_fixed            jsonb       not null default '{}',
   one_charge_per_order boolean     not null default false,
   webhook_url          text        collate "C",
-  webhook_generation   int,
+  first_secret         int         generated always as (case when webhook_url is not null then 1 end) stored,
   created_at           timestamptz not null default clock_timestamp(),
 
   -- A merchant registers once.
@@ -22,16 +22,12 @@ create table merchants (
   constraint merchants_fee_basis_points_check check (fee_basis_points between 0 and 10000),
 
   -- Fixed fees are named by currency.
-  constraint merchants_fee_fixed_check check (jsonb_typeof(fee_fixed) = 'object'),
-
-  -- A webhook is signed: a URL has a secret, and a secret has a URL.
-  constraint merchants_webhook_has_a_secret
-       check ((webhook_url is null) = (webhook_generation is null))
+  constraint merchants_fee_fixed_check check (jsonb_typeof(fee_fixed) = 'object')
 );
 comment on column merchants.fee_basis_points is 'hundredths of a percent of the amount, rounded half up in minor units';
 comment on column merchants.fee_fixed is 'currency → minor units, added to the percentage';
 comment on column merchants.one_charge_per_order is 'an order has at most one charge that is pending or has succeeded, of those accepted since';
-comment on column merchants.webhook_generation is 'the newest of the merchant''s webhook_secrets';
+comment on column merchants.first_secret is 'generation of a secret that a merchant with a webhook has';
 
 create table api_keys (
   key_hash     bytea       not null,
@@ -103,11 +99,10 @@ comment on column webhook_secrets.secret_hash is 'SHA-256 of the whole secret, b
 comment on column webhook_secrets.created_by is 'registration, or the operator';
 comment on column webhook_secrets.ends_at is 'null: the newest. It signs no delivery that begins later';
 
--- The secret that a merchant uses exists and is its own. Deferred, because merchant
--- and secret refer to each other.
+-- A merchant with a webhook has a secret of its own. Deferred, because merchant and secret refer to each other.
 alter table merchants
   add constraint merchants_webhook_secret_exists
-      foreign key (merchant_id, webhook_generation) references webhook_secrets
+      foreign key (merchant_id, first_secret) references webhook_secrets
       deferrable initially deferred;
 
 -- The secrets that retention may delete.

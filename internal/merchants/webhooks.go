@@ -160,7 +160,7 @@ returning 1`
 //
 // If we die here: the statement is a transaction of its own, and the next call finds what is
 // left.
-// Test: TestExpired/the_next_continues_where_one_died in internal/upkeep.
+// Test: TestRotateSecret.
 func DeleteExpiredSecrets(ctx context.Context, q postgres.Querier, limit int) (int, error) {
 	rows, _ := q.Query(ctx, deleteSecrets, limit) // rows have its error too
 	deleted, err := pgx.CollectRows(rows, pgx.RowTo[int])
@@ -176,12 +176,6 @@ insert into webhook_secrets
        (merchant_id, generation, secret, secret_hash, created_by)
 values ($1, $2, $3, $4, $5)`
 
-const useSecret = `
--- merchants.useSecret
-update merchants
-   set webhook_generation = $2
- where merchant_id = $1`
-
 // RotateSecret queues a new webhook secret of a merchant in place of the newest, which
 // ListSecrets returned. From the commit on deliveries are signed by both, until overlap has
 // passed by the database's clock. Earlier secrets end as they would, but no later than that.
@@ -191,7 +185,6 @@ update merchants
 func RotateSecret(b *pgx.Batch, newest Secret, secret string, overlap time.Duration, actor string) {
 	b.Queue(endSecrets, newest.Merchant, newest.Generation, overlap)
 	b.Queue(insertSecret, newest.Merchant, newest.Generation+1, secret, hashOf(secret), actor)
-	b.Queue(useSecret, newest.Merchant, newest.Generation+1)
 }
 
 // NewWebhookSecret makes a webhook secret of 256 random bits.

@@ -92,8 +92,17 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Account != "" && (!strings.HasPrefix(cfg.Account, "acct_") || checkNames(cfg.Account) != nil) {
 		return nil, errors.New("STRIPE_ACCOUNT is no id of an account: set it as Stripe's dashboard shows it, acct_ and letters or digits")
 	}
+	if base == stripego.APIURL {
+		cfg.Limits.PerSecond = cmp.Or(cfg.Limits.PerSecond, perSecondAtStripe[isLive(cfg.SecretKey)])
+	}
 	timeout := cmp.Or(cfg.Timeout, defaultTimeout)
-	transport := newTransport()
+	transport := &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		Protocols:           new(http.Protocols),
+		MaxIdleConnsPerHost: maxIdleConns,
+		IdleConnTimeout:     idleConnTimeout,
+	}
+	transport.Protocols.SetHTTP1(true) // alone: a connection that stalls or dies takes a single call with it
 	backend := stripego.GetBackendWithConfig(stripego.APIBackend, &stripego.BackendConfig{
 		URL:               stripego.String(base),
 		MaxNetworkRetries: stripego.Int64(0),
@@ -221,6 +230,14 @@ func wrap(err *error, call, id string) {
 	}
 }
 
+// given is a parameter that is not sent if it is "".
+func given(parameter string) *string {
+	if parameter == "" {
+		return nil
+	}
+	return &parameter
+}
+
 // checkNames refuses an idempotency key that stripe-go would replace by a random one (empty) or
 // alter (spaces), or the provider refuse (long), and an id that leads to another path than its own: an
 // empty one turns a retrieve into a list. stripe-go escapes what an id holds, but dots.
@@ -257,19 +274,6 @@ const (
 	// A longer wait would be a mistake of the provider's.
 	maxRetryAfter = 10 * time.Minute
 )
-
-// newTransport returns a transport that speaks HTTP/1.1 only, so that a
-// connection that stalls or dies takes a single call with it.
-func newTransport() *http.Transport {
-	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true)
-	return &http.Transport{
-		Proxy:               http.ProxyFromEnvironment,
-		Protocols:           protocols,
-		MaxIdleConnsPerHost: maxIdleConns,
-		IdleConnTimeout:     idleConnTimeout,
-	}
-}
 
 // onceTransport sends a request at most once. net/http repeats a POST that
 // carries an Idempotency-Key when a reused connection dies without an answer,

@@ -35,13 +35,11 @@ type Movement struct {
 // Disputes returns every dispute of an intent, or of the account if intent is "", newest first.
 // An error ends the sequence; a list that has a dispute twice is Unavailable.
 func (c *Client) Disputes(ctx context.Context, intent string) iter.Seq2[Dispute, error] {
-	return pages(ctx, c, "list disputes of", intent, disputeOf,
+	return pages(ctx, c, "list disputes of", intent, disputeOf, func(d Dispute) string { return d.ID },
 		func(ctx context.Context, p stripego.ListParams, of *string) *stripego.V1List[*stripego.Dispute] {
 			return c.api.V1Disputes.List(ctx, &stripego.DisputeListParams{ListParams: p, PaymentIntent: of})
 		})
 }
-
-func (d Dispute) id() string { return d.ID }
 
 var disputeEnds = []stripego.DisputeStatus{
 	stripego.DisputeStatusWon, stripego.DisputeStatusLost, stripego.DisputeStatusWarningClosed, stripego.DisputeStatusPrevented,

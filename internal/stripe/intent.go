@@ -108,27 +108,19 @@ func (c *Client) CreateIntent(ctx context.Context, key string, p CreateParams) (
 	if err := cmp.Or(checkNames(key), err); err != nil {
 		return Intent{}, err
 	}
-	redirects := "never"
-	if p.Redirects {
-		redirects = "always"
-	}
 	params := &stripego.PaymentIntentCreateParams{
 		Amount:        new(amount),
 		Currency:      stripego.String(strings.ToLower(p.Currency)),
 		PaymentMethod: stripego.String(p.PaymentMethod),
 		AutomaticPaymentMethods: &stripego.PaymentIntentCreateAutomaticPaymentMethodsParams{
 			Enabled:        new(true),
-			AllowRedirects: stripego.String(redirects),
+			AllowRedirects: new(map[bool]string{true: "always", false: "never"}[p.Redirects]),
 		},
-		Metadata: map[string]string{metadataReference: p.Reference},
+		Metadata:    map[string]string{metadataReference: p.Reference},
+		Customer:    given(p.Customer),
+		Description: given(p.Description),
 	}
 	params.Headers = http.Header{headerCharge: {p.ChargeID}}
-	if p.Customer != "" {
-		params.Customer = stripego.String(p.Customer)
-	}
-	if p.Description != "" {
-		params.Description = stripego.String(p.Description)
-	}
 	params.SetIdempotencyKey(key)
 	return ask(ctx, c, func(ctx context.Context) (*stripego.PaymentIntent, error) {
 		return c.api.V1PaymentIntents.Create(ctx, params)
@@ -202,13 +194,11 @@ func (c *Client) intent(ctx context.Context, id string, send func(context.Contex
 // Intents returns every intent of the account, newest first, in pages of a hundred. An error ends
 // the sequence; a list that has an intent twice is Unavailable.
 func (c *Client) Intents(ctx context.Context) iter.Seq2[Intent, error] {
-	return pages(ctx, c, "list payment intents of", "", listedIntentOf,
+	return pages(ctx, c, "list payment intents of", "", listedIntentOf, func(in Intent) string { return in.ID },
 		func(ctx context.Context, p stripego.ListParams, _ *string) *stripego.V1List[*stripego.PaymentIntent] {
 			return c.api.V1PaymentIntents.List(ctx, &stripego.PaymentIntentListParams{ListParams: p})
 		})
 }
-
-func (in Intent) id() string { return in.ID }
 
 // listedIntentOf keeps what others make in the account from ending a list.
 func listedIntentOf(pi *stripego.PaymentIntent) (Intent, error) {

@@ -13,23 +13,12 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limits bound the requests of a client. 0 stands for no limit.
+// Limits bound the requests of a client. 0 stands for no limit, and for PerSecond at Stripe itself for Stripe's.
 type Limits struct{ PerSecond, InFlight int }
 
-// Four fifths of the requests per second that Stripe permits an account, so that its other
-// users are answered too. Source: https://docs.stripe.com/rate-limits.
-const (
-	livePerSecond = 80
-	testPerSecond = 20
-)
-
-// PerSecondAtStripe is the limit of a secret key at Stripe itself.
-func PerSecondAtStripe(key string) int {
-	if isLive(key) {
-		return livePerSecond
-	}
-	return testPerSecond
-}
+// perSecondAtStripe is for live mode and for test mode four fifths of the requests per second that Stripe permits an
+// account, so that its other users are answered too. Source: https://docs.stripe.com/rate-limits.
+var perSecondAtStripe = map[bool]int{true: 80, false: 20}
 
 // The circuit breaker opens after so many requests in a row without an answer of the
 // provider's, and lets one request probe after each pause.

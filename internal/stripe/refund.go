@@ -65,13 +65,11 @@ func (c *Client) CreateRefund(ctx context.Context, key string, p RefundParams) (
 // Refunds returns every refund of an intent, or of the account if intent is "", whatever its
 // state, newest first. An error ends the sequence; a list that has a refund twice is Unavailable.
 func (c *Client) Refunds(ctx context.Context, intent string) iter.Seq2[Refund, error] {
-	return pages(ctx, c, "list refunds of", intent, refundOf,
+	return pages(ctx, c, "list refunds of", intent, refundOf, func(r Refund) string { return r.ID },
 		func(ctx context.Context, p stripego.ListParams, of *string) *stripego.V1List[*stripego.Refund] {
 			return c.api.V1Refunds.List(ctx, &stripego.RefundListParams{ListParams: p, PaymentIntent: of})
 		})
 }
-
-func (r Refund) id() string { return r.ID }
 
 func refundOf(sent *stripego.Refund) (Refund, error) {
 	if err := checkObject(sent.Object, "refund", sent.ID); err != nil {

@@ -50,14 +50,9 @@ func CheckAccount(ctx context.Context, q postgres.Querier, account string, live 
 		return fmt.Errorf("read the account that the database is bound to: %w", err)
 	case bound != account || boundLive != live:
 		return fmt.Errorf("%w: it is bound to %s in %s mode, and STRIPE_SECRET_KEY is of %s in %s mode, so set a key of the first, or see docs/how-to/provider-outage.md",
-			ErrOtherAccount, bound, mode(boundLive), account, mode(live))
+			ErrOtherAccount, bound, mode[boundLive], account, mode[live])
 	}
 	return nil
 }
 
-func mode(live bool) string {
-	if live {
-		return "live"
-	}
-	return "test"
-}
+var mode = map[bool]string{true: "live", false: "test"}

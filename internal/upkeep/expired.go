@@ -2,9 +2,9 @@ package upkeep
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/payonce/payonce/idempotency"
@@ -15,11 +15,10 @@ import (
 )
 
 const (
-	commitRows   = 500
-	commitPause  = 20 * time.Millisecond
-	roundCommits = 40 // of one table, before the next table's
+	commitRows  = 500
+	commitPause = 20 * time.Millisecond
 
-	longestInterval  = 30 * time.Second // between rounds
+	longestInterval  = 30 * time.Second // between looks at a table
 	shortestInterval = 250 * time.Millisecond
 )
 
@@ -35,58 +34,39 @@ type Expired struct {
 	InboxWindow time.Duration
 }
 
-// Run deletes what has expired until ctx ends. It waits for a database that is away.
+// Run deletes what has expired until ctx ends. It waits for a database that is away. A table that fails
+// holds up no other.
 //
-// If we die here: each commit has deleted all of its rows or none. The next round of any worker
-// goes on with what is left. Test: TestExpired/the_next_continues_where_one_died.
+// If we die here: each commit has deleted all of its rows or none, and any worker goes on with what is left.
+// Test: TestExpired.
 func (e *Expired) Run(ctx context.Context) {
-	loop.Run(ctx, e.Log, "expired rows are not deleted", func(ctx context.Context) (time.Duration, error) {
-		more, err := e.round(ctx)
-		if more {
-			return 0, err
-		}
-		return e.interval(), err
-	})
-}
-
-// interval is the time between rounds: about an eighth of the window, within bounds.
-// Workers that start at the same time do not delete at the same time for long.
-func (e *Expired) interval() time.Duration {
-	mean := min(max(e.InboxWindow/8, shortestInterval), longestInterval)
-	return mean/2 + rand.N(mean) //nolint:gosec // jitter
-}
-
-// round deletes from every table, and returns whether there is more to delete. A table that
-// fails holds up no other.
-func (e *Expired) round(ctx context.Context) (more bool, failed error) {
-	for _, t := range []struct {
-		name   string
-		delete func() (rows int, err error) // at most commitRows
-	}{
-		{"idempotency_keys", func() (int, error) { return idempotency.ExpireKeys(ctx, e.DB, commitRows) }},
-		{"inbox", func() (int, error) { return inbox.DeleteExpired(ctx, e.DB, e.InboxWindow, commitRows) }},
-		{"webhook_secrets", func() (int, error) { return merchants.DeleteExpiredSecrets(ctx, e.DB, commitRows) }},
+	var tables sync.WaitGroup
+	for table, remove := range map[string]func() (rows int, err error){ // at most commitRows
+		"idempotency_keys": func() (int, error) { return idempotency.ExpireKeys(ctx, e.DB, commitRows) },
+		"inbox":            func() (int, error) { return inbox.DeleteExpired(ctx, e.DB, e.InboxWindow, commitRows) },
+		"webhook_secrets":  func() (int, error) { return merchants.DeleteExpiredSecrets(ctx, e.DB, commitRows) },
 	} {
-		rows, full, err := empty(ctx, t.delete)
-		if rows > 0 {
-			e.Log.InfoContext(ctx, "expired rows deleted", "table", t.name, "rows", rows)
-		}
-		more, failed = more || full, errors.Join(failed, err)
+		tables.Go(func() { e.empty(ctx, table, remove) })
 	}
-	return more, failed
+	tables.Wait()
 }
 
-// empty deletes until a commit finds much fewer rows than it may take, or the round's bound
-// is reached: then full is true. Some fewer are no sign of the end: other transactions may
-// have locked them.
-func empty(ctx context.Context, deleteSome func() (int, error)) (rows int, full bool, err error) {
-	for commits := 0; commits < roundCommits && ctx.Err() == nil; commits++ {
-		n, err := deleteSome()
-		rows += n
-		if err != nil || n < commitRows/2 {
-			return rows, false, err
+// empty deletes from a table until ctx ends. A commit that finds much fewer rows than it may take was the
+// last for a while. Some fewer are no sign of the end: other transactions may have locked them.
+func (e *Expired) empty(ctx context.Context, table string, remove func() (rows int, err error)) {
+	deleted := 0
+	loop.Run(ctx, e.Log, "expired rows are not deleted", func(ctx context.Context) (time.Duration, error) {
+		rows, err := remove()
+		deleted += rows
+		if err == nil && rows >= commitRows/2 {
+			return commitPause, nil
 		}
-		loop.Pause(ctx, commitPause, nil)
-	}
-	return rows, true, nil
+		if deleted > 0 {
+			e.Log.InfoContext(ctx, "expired rows deleted", "table", table, "rows", deleted)
+			deleted = 0
+		}
+		// About an eighth of the window: workers that start together do not delete together for long.
+		mean := min(max(e.InboxWindow/8, shortestInterval), longestInterval)
+		return mean/2 + rand.N(mean), err //nolint:gosec // jitter
+	})
 }

@@ -24,5 +24,5 @@ func NewCounting(cfg Config, r *net.Resolver, dialed func(address string)) *Send
 
 // Trust makes the sender accept certificates of these authorities.
 func (s *Sender) Trust(roots *x509.CertPool) {
-	s.secure.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	s.secure.Config = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 }

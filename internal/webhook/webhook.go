@@ -27,6 +27,7 @@ package webhook
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -68,8 +69,9 @@ type Config struct {
 
 // Sender delivers webhooks. It is safe for concurrent use.
 type Sender struct {
-	cfg           Config
-	secure, plain *http.Transport
+	cfg       Config
+	secure    *tls.Dialer
+	transport *http.Transport
 }
 
 // Message is one event for one receiver.
@@ -92,34 +94,30 @@ func newSender(cfg Config, dialer *net.Dialer) *Sender {
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = defaultTimeout
 	}
-	return &Sender{
-		cfg:    cfg,
-		secure: transport(dialer, httpsGuard(cfg.AllowCIDRs), "the target leads to an address that is neither public nor in WEBHOOK_ALLOW_CIDRS"),
-		plain:  transport(dialer, httpGuard(cfg.AllowCIDRs), "the target is neither https nor in WEBHOOK_ALLOW_CIDRS"),
-	}
-}
-
-// transport dials only what guard permits. What it does not is a TargetError with refusal
-// as its reason.
-func transport(dialer *net.Dialer, guard *ssrf.Guardian, refusal string) *http.Transport {
-	guarded := *dialer
-	guarded.Control = control(guard, refusal, dialer.Control)
-	return &http.Transport{
+	plain := guarded(dialer, httpGuard(cfg.AllowCIDRs), "the target is neither https nor in WEBHOOK_ALLOW_CIDRS")
+	secure := &tls.Dialer{NetDialer: guarded(dialer, httpsGuard(cfg.AllowCIDRs),
+		"the target leads to an address that is neither public nor in WEBHOOK_ALLOW_CIDRS")}
+	return &Sender{cfg: cfg, secure: secure, transport: &http.Transport{
 		// Proxy stays nil: a proxy would dial for us, unguarded.
-		DialContext:            guarded.DialContext,
+		DialContext:            plain.DialContext,  // of http targets
+		DialTLSContext:         secure.DialContext, // of https targets
 		MaxIdleConnsPerHost:    64,
 		MaxIdleConns:           256,
 		IdleConnTimeout:        30 * time.Second,
 		MaxResponseHeaderBytes: maxHeaderBytes,
 		DisableCompression:     true,
-	}
+	}}
+}
+
+// guarded dials only what guard permits. What it does not is a TargetError with refusal as its reason.
+func guarded(dialer *net.Dialer, guard *ssrf.Guardian, refusal string) *net.Dialer {
+	d := *dialer
+	d.Control = control(guard, refusal, dialer.Control)
+	return &d
 }
 
 // Close closes idle connections. Deliveries in flight continue.
-func (s *Sender) Close() {
-	s.secure.CloseIdleConnections()
-	s.plain.CloseIdleConnections()
-}
+func (s *Sender) Close() { s.transport.CloseIdleConnections() }
 
 // Deliver sends the webhook once. It returns nil when the receiver has answered 2xx, else the error of ctx, or a
 // [TargetError], which repeats until the target or its secret changes, or a [DeliveryError]: then the receiver may
@@ -145,12 +143,8 @@ func (s *Sender) deliver(ctx context.Context, m Message) error {
 	if err != nil {
 		return err
 	}
-	through := s.secure
-	if target.Scheme == "http" {
-		through = s.plain
-	}
 	answered := s.observed(ctx, req)
-	res, err := through.RoundTrip(req) // an http.Client would read the target of a redirect
+	res, err := s.transport.RoundTrip(req) // an http.Client would read the target of a redirect
 	if err != nil {
 		answered(0)
 		return s.unanswered(ctx, within, err)

@@ -384,19 +384,13 @@ insert into webhook_secrets (merchant_id, generation, secret, secret_hash, creat
 insert into merchants (merchant_id) values ('g_1');
 insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at) values ('g_1', 1, null, sha256('s'), 'cli:me', null);
 
--- merchants_webhook_has_a_secret: a webhook has a secret
-insert into merchants (merchant_id, webhook_url) values ('g_1', 'https://shop.example');
-
--- merchants_webhook_has_a_secret: a secret has a webhook
-insert into merchants (merchant_id, webhook_generation) values ('g_1', 1);
-
 -- merchants_webhook_secret_exists: a secret that is used is there
-insert into merchants (merchant_id, webhook_url, webhook_generation) values ('g_1', 'https://shop.example', 1);
+insert into merchants (merchant_id, webhook_url) values ('g_1', 'https://shop.example');
 
 -- merchants_webhook_secret_exists: and is the merchant's own
 insert into merchants (merchant_id) values ('g_2');
 insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at) values ('g_2', 1, 'whsec_', sha256('s'), 'cli:me', null);
-insert into merchants (merchant_id, webhook_url, webhook_generation) values ('g_1', 'https://shop.example', 1);
+insert into merchants (merchant_id, webhook_url) values ('g_1', 'https://shop.example');
 
 -- pauses_pkey: a receiver is paused or not
 insert into pauses (what, paused) values ('fulfillment', true);
