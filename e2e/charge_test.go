@@ -20,8 +20,6 @@ const (
 	cardDeclined = "pm_card_chargeDeclined"
 	nobodysCard  = "pm_card_of_nobody"
 	needsAction  = "pm_card_authenticationRequired"
-	// refusedRefund captures; its refund fails.
-	refusedRefund = "pm_card_refundFail"
 )
 
 // order is the body of a request for a charge.
