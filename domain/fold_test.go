@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestFold_continuations of one charge have nothing in common.
@@ -55,5 +56,5 @@ func TestView(t *testing.T) {
 	if only.Next() != domain.Payment || only.StepStatus(domain.Inventory) != "" {
 		t.Errorf("next is %q, inventory is %q", only.Next(), only.StepStatus(domain.Inventory))
 	}
-	golden(t, "views.txt", lines)
+	testrun.Golden(t, "views.txt", append(lines, "")...)
 }

@@ -38,16 +38,12 @@ const (
 type Refund struct {
 	ID     string
 	Amount int64 // minor units of the charge's currency
-	Reason string
 	Notify bool
 	Status RefundStatus
 
 	ProviderRefund string // the provider's object; empty until it is known
 	Failures       int    // how many keys of calls to create it failed at the provider
-
-	// The versions of the events that opened its present attempt, ended it, and reversed it after it
-	// had succeeded; 0 where there is none.
-	AttemptVersion, OutcomeVersion, ReversalVersion int
+	AttemptVersion int    // of the event that opened its present attempt
 }
 
 // IsLastKey reports whether the calls to create the refund have come to their last key (MaxKeys).
@@ -110,12 +106,7 @@ func (c *Charge) endRefund(id string, status RefundStatus, object string) {
 		return
 	}
 	r := &c.Refunds[i]
-	if r.OutcomeVersion > 0 {
-		r.ReversalVersion = c.Version
-	} else {
-		r.ProviderRefund, r.OutcomeVersion = object, c.Version
-	}
-	r.Status = status
+	r.ProviderRefund, r.Status = object, status // the object of a reversal is that of the success
 	if r.Notify {
 		c.Unnotified = append(c.Unnotified, c.Version)
 	}
@@ -148,7 +139,7 @@ type RefundRequested struct {
 
 func (e RefundRequested) apply(c *Charge) {
 	c.Refunds = append(c.Refunds, Refund{
-		ID: e.RefundID, Amount: e.Amount, Reason: e.Reason, Notify: e.Notify,
+		ID: e.RefundID, Amount: e.Amount, Notify: e.Notify,
 		Status: RefundStatusPending, AttemptVersion: c.Version,
 	})
 }

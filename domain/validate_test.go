@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestAppend compares the states that each event may follow with testdata/validate.txt: what no line names is
@@ -65,7 +66,7 @@ func TestAppend(t *testing.T) {
 		}
 	}
 	slices.Sort(lines)
-	golden(t, "validate.txt", lines)
+	testrun.Golden(t, "validate.txt", append(lines, "")...)
 }
 
 // TestAppend_refusesATypeInNoList: it has no name by which it could be stored.

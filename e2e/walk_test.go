@@ -67,9 +67,7 @@ func TestWalk(t *testing.T) {
 	if err := w.walk(t.Context(), recordings, targets); err != nil {
 		t.Error(err)
 	}
-	var table strings.Builder
-	w.print(&table, recordings, time.Since(begun))
-	t.Logf("the crash walk, -seed=%d\n%s%s", seed, table.String(), notRun(recordings, targets))
+	t.Logf("the crash walk, -seed=%d\n%s\n%s", seed, w.summary(time.Since(begun)), notRun(recordings, targets))
 }
 
 // show lists the points, for -v.

@@ -35,7 +35,7 @@ func newHostile(t *testing.T) hostile {
 	owner := testdb.Connect(t, address)
 	h := hostile{owner: owner, login: testdb.All[string](t, owner, `select current_database()::text`)[0] + "_api"}
 	testdb.Exec(t, owner.Pool(), `create role `+h.login+` login in role payonce_api`)
-	h.Conn = connect(t, user(t, address, h.login))
+	h.Conn = testdb.Session(t, user(t, address, h.login))
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
 		_, err := h.Exec(ctx, `discard temp`) // the server does so itself, at some time after Close

@@ -273,7 +273,7 @@ func ways(plan string) (found []string) {
 func TestEveryStatementPrepares(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	conn := connect(t, testdb.URL(t))
+	conn := testdb.Session(t, testdb.URL(t))
 	found := map[string]int{}
 	for at, sql := range statements(t) {
 		file, _, _ := strings.Cut(at, ":")
