@@ -9,40 +9,6 @@ import (
 	"github.com/payonce/payonce/domain"
 )
 
-func TestAttempt_refund(t *testing.T) {
-	t.Parallel()
-	decides(t)
-}
-
-// TestRefund_followsTheStateAtTheProvider has the state of the refund at the provider, in the answer to a send
-// or in its list.
-func TestRefund_followsTheStateAtTheProvider(t *testing.T) {
-	t.Parallel()
-	decides(t)
-}
-
-// TestRefund_list is about the read of the list before a send.
-func TestRefund_list(t *testing.T) {
-	t.Parallel()
-	decides(t)
-}
-
-// TestRefund_refused is about sends that the provider did not execute.
-func TestRefund_refused(t *testing.T) {
-	t.Parallel()
-	decides(t)
-}
-
-func TestReversal(t *testing.T) {
-	t.Parallel()
-	decides(t)
-}
-
-func TestObservedRefund(t *testing.T) {
-	t.Parallel()
-	decides(t)
-}
-
 // TestObservedRefund_wakesItsMessage, which has another key, so that it does not wait for its next read of the list.
 func TestObservedRefund_wakesItsMessage(t *testing.T) {
 	t.Parallel()
@@ -54,11 +20,6 @@ func TestObservedRefund_wakesItsMessage(t *testing.T) {
 			t.Errorf("after %q it sends %v", message, m.sent)
 		}
 	}
-}
-
-func TestDispute(t *testing.T) {
-	t.Parallel()
-	decides(t)
 }
 
 // TestRecorded_inFull is what events say beside their names.
