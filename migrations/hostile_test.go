@@ -71,7 +71,7 @@ func TestHostileAPI_mayDoWhatIsDecided(t *testing.T) {
 	h := newHostile(t)
 	decided := decidedFor(t, h.owner)
 	for _, role := range []string{"payonce_api", "none"} {
-		testdb.Must(t, func() error { _, err := h.Exec(t.Context(), `select set_config('role', $1, false)`, role); return err }())
+		testdb.Exec(t, h, `select set_config('role', $1, false)`, role)
 		found := slices.Concat(h.tables(t), h.functions(t))
 		slices.Sort(found)
 		if diff := cmp.Diff(decided, found); diff != "" {
