@@ -42,6 +42,7 @@ func (s Standby) Leaves(tb testing.TB) {
 	tb.Helper()
 	s.set(tb, `set synchronous_standby_names = 'away'`, "away")
 	first := Session(tb, s.server.URL("postgres"))
+	Exec(tb, first, `set synchronous_commit = on`)
 	var waits atomic.Bool
 	ended := make(chan struct{})
 	go func() {
