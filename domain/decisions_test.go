@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -187,9 +185,7 @@ func outcomeOf(t *testing.T, state, name string, decide decision) string {
 	c := in(state)
 	events, err := decide(c)
 	next, illegal := c.Append(events...)
-	if diff := cmp.Diff(in(state), c); diff != "" {
-		t.Errorf("%s: %s changes its argument (-want +got):\n%s", state, name, diff)
-	}
+	testrun.Same(t, fmt.Sprintf("%s: %s changes its argument", state, name), in(state), c)
 	for name, refusal := range map[string]error{
 		"ErrFinished": domain.ErrFinished, "ErrMismatch": domain.ErrMismatch, "ErrInvalid": domain.ErrInvalid,
 		"ErrNotCaptured": domain.ErrNotCaptured, "ErrExceedsCaptured": domain.ErrExceedsCaptured, "ErrIllegal": domain.ErrIllegal,
@@ -207,9 +203,7 @@ func outcomeOf(t *testing.T, state, name string, decide decision) string {
 	texts := make([]string, len(events))
 	for i, e := range events {
 		data, err := json.Marshal(e)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testrun.Must(t, err)
 		texts[i] = domain.TypeOf(e) + " " + string(data)
 	}
 	if len(events) == 0 {

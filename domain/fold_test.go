@@ -38,9 +38,7 @@ func TestView(t *testing.T) {
 	var lines []string
 	show := func(name string, view any) {
 		data, err := json.Marshal(view)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testrun.Must(t, err)
 		lines = append(lines, name+" | "+string(data))
 	}
 	for _, name := range []string{"requested", "rejected", "declined", "acting", "refunded and notified"} {

@@ -39,9 +39,7 @@ func TestAppend(t *testing.T) {
 				after = append(after, s.name)
 				continue
 			}
-			if diff := cmp.Diff(before, c); diff != "" {
-				t.Errorf("%s after %s: Append has changed the charge (-want +got):\n%s", name, s.name, diff)
-			}
+			testrun.Same(t, fmt.Sprintf("%s after %s: Append has changed the charge", name, s.name), before, c)
 			want := fmt.Sprintf("%s at version %d", domain.TypeOf(e), before.Version+1)
 			if !errors.Is(err, domain.ErrIllegal) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s after %s: the error is %v, want ErrIllegal: %s", name, s.name, err, want)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestFailure_says is the whole reason, as the merchant sees it.
@@ -33,9 +34,7 @@ func TestFailure_says(t *testing.T) {
 	} {
 		m := newScripted(t, "reserved")
 		m.play("", calls, 1)
-		if diff := cmp.Diff(&want, m.stream.Charge.Failure); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", calls, diff)
-		}
+		testrun.Same(t, calls, &want, m.stream.Charge.Failure)
 	}
 }
 

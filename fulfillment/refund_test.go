@@ -4,9 +4,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestObservedRefund_wakesItsMessage, which has another key, so that it does not wait for its next read of the list.
@@ -28,9 +27,7 @@ func TestRecorded_inFull(t *testing.T) {
 	records := func(message, after, calls string, want domain.Event) {
 		m := newScripted(t, after)
 		m.play(message, calls, 1)
-		if diff := cmp.Diff(want, m.stream.Head().Event); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", calls, diff)
-		}
+		testrun.Same(t, calls, want, m.stream.Head().Event)
 	}
 	records("", "reserved", "create/0:500", domain.PaymentAttemptFailed{Stage: domain.StageCreate, StatusCode: 500, RequestID: "req_provider"})
 	records("", "started", "retrieve:requires_confirmation confirm/3:500",

@@ -14,12 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // hostile is a session of an attacker who has the api's password, on a migrated database.
@@ -74,9 +74,7 @@ func TestHostileAPI_mayDoWhatIsDecided(t *testing.T) {
 		testdb.Exec(t, h, `select set_config('role', $1, false)`, role)
 		found := slices.Concat(h.tables(t), h.functions(t))
 		slices.Sort(found)
-		if diff := cmp.Diff(decided, found); diff != "" {
-			t.Errorf("as %s (-decided +succeeds):\n%s", role, diff)
-		}
+		testrun.Same(t, "what succeeds as "+role, decided, found)
 		h.sequences(t)
 		h.settings(t)
 		for _, sql := range []string{
