@@ -41,7 +41,8 @@ func TestOutput_holdsNoSecrets(t *testing.T) {
 		for i := 0; i < len(headers); i += 2 {
 			header.Set(headers[i], headers[i+1])
 		}
-		_, _ = d.client.do(bounded(t), request{method: method, path: path, body: []byte(body), header: header}) // the api may cut the connection
+		// The api may cut the connection.
+		_, _ = d.client.do(bounded(t), request{method: method, path: path, body: []byte(body), header: header})
 	}
 	o := newOrder(visa)
 	o.Metadata = map[string]string{"email": plantedEmail, "token": plantedWord}

@@ -18,7 +18,7 @@ import (
 
 // TestDisk_thatIsFullLosesNothing fills the disk of the database under load, and frees it. The
 // disk is in a mount namespace, which ends with its last process.
-func TestDisk_thatIsFullLosesNothing(t *testing.T) { //nolint:paralleltest // in the namespace it is alone
+func TestDisk_thatIsFullLosesNothing(t *testing.T) {
 	disk := os.Getenv("SMALL_DISK")
 	if disk == "" {
 		t.Parallel()
