@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestStoredEvents: each golden file is read without loss, and written as it is.
@@ -21,9 +22,7 @@ func TestStoredEvents(t *testing.T) {
 	}
 	for name, e := range stored() {
 		var compact bytes.Buffer
-		if err := json.Compact(&compact, read("events/"+name+".json")); err != nil {
-			t.Fatal(err)
-		}
+		testrun.Must(t, json.Compact(&compact, read("events/"+name+".json")))
 		data, err := json.Marshal(e)
 		if diff := cmp.Diff(compact.String(), string(data)); diff != "" || err != nil || domain.TypeOf(e) != name {
 			t.Errorf("%s is written as another event (-golden +now): %v\n%s", name, err, diff)
@@ -106,9 +105,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("%q was read as %q", name, got)
 		}
 		first, err := json.Marshal(e)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testrun.Must(t, err)
 		again, err := domain.Decode(name, first)
 		if err != nil {
 			t.Fatalf("what was written as %s is not read: %v", first, err)

@@ -4,33 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/testrun"
 )
-
-// golden compares lines with a file in testdata, which UPDATE_GOLDEN=1 writes. Each change of
-// such a file is a change of behaviour, to be read line by line.
-func golden(t *testing.T, file string, lines []string) {
-	t.Helper()
-	got := strings.Join(lines, "\n") + "\n"
-	path := "testdata/" + file
-	if os.Getenv("UPDATE_GOLDEN") != "" {
-		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
-		t.Errorf("%s: %v (-golden +now):\n%s", path, err, diff)
-	}
-}
 
 // TestCharge compares what a charge says of itself in each state with testdata/states.txt.
 func TestCharge(t *testing.T) {
@@ -61,15 +42,14 @@ func TestCharge(t *testing.T) {
 			}
 		}
 		for _, r := range c.Refunds {
-			versions := []int{r.AttemptVersion, r.OutcomeVersion, r.ReversalVersion}
-			says = append(says, fmt.Sprintf("%s %s by %q at %v", r.ID, r.Status, r.ProviderRefund, versions))
+			says = append(says, fmt.Sprintf("%s %s by %q at %d", r.ID, r.Status, r.ProviderRefund, r.AttemptVersion))
 		}
 		for _, d := range c.Disputes {
-			says = append(says, fmt.Sprintf("%s %s, %d of %d withdrawn, %d reinstated, at %v", d.ID, d.Status, d.Withdrawn, d.Amount, d.Reinstated, d.Versions))
+			says = append(says, fmt.Sprintf("%s %s, %d of %d withdrawn, %d reinstated", d.ID, d.Status, d.Withdrawn, d.Amount, d.Reinstated))
 		}
 		lines = append(lines, strings.Join(says, ", "))
 	}
-	golden(t, "states.txt", lines)
+	testrun.Golden(t, "states.txt", append(lines, "")...)
 }
 
 func with(o domain.ObservedDispute, change func(*domain.ObservedDispute)) domain.ObservedDispute {
@@ -195,7 +175,7 @@ func TestDecisions(t *testing.T) {
 		lines = append(lines, fmt.Sprintf("%s | ~ every other state | %s", name, other))
 	}
 	slices.Sort(lines)
-	golden(t, "decisions.txt", lines)
+	testrun.Golden(t, "decisions.txt", append(lines, "")...)
 }
 
 // outcomeOf returns the events that a decision causes, or the name of its refusal. The same decision
@@ -205,9 +185,7 @@ func outcomeOf(t *testing.T, state, name string, decide decision) string {
 	c := in(state)
 	events, err := decide(c)
 	next, illegal := c.Append(events...)
-	if diff := cmp.Diff(in(state), c); diff != "" {
-		t.Errorf("%s: %s changes its argument (-want +got):\n%s", state, name, diff)
-	}
+	testrun.Same(t, fmt.Sprintf("%s: %s changes its argument", state, name), in(state), c)
 	for name, refusal := range map[string]error{
 		"ErrFinished": domain.ErrFinished, "ErrMismatch": domain.ErrMismatch, "ErrInvalid": domain.ErrInvalid,
 		"ErrNotCaptured": domain.ErrNotCaptured, "ErrExceedsCaptured": domain.ErrExceedsCaptured, "ErrIllegal": domain.ErrIllegal,
@@ -225,9 +203,7 @@ func outcomeOf(t *testing.T, state, name string, decide decision) string {
 	texts := make([]string, len(events))
 	for i, e := range events {
 		data, err := json.Marshal(e)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testrun.Must(t, err)
 		texts[i] = domain.TypeOf(e) + " " + string(data)
 	}
 	if len(events) == 0 {

@@ -21,7 +21,6 @@ type Dispute struct {
 
 	Transactions []string   // the provider's ids of the movements, in the order in which they were seen
 	Settled      Settlement // of the movements of a balance that is kept in another currency
-	Versions     []int      // of its events
 }
 
 // DisputeStatus is the state of a dispute: open, or the provider's word for how it ended.
@@ -53,7 +52,6 @@ func (c *Charge) changeDispute(id string, change func(*Dispute)) {
 	for i := range c.Disputes {
 		if d := &c.Disputes[i]; d.ID == id {
 			change(d)
-			d.Versions = append(slices.Clip(d.Versions), c.Version)
 		}
 	}
 	c.notify()
@@ -78,7 +76,7 @@ type DisputeOpened struct {
 
 func (e DisputeOpened) apply(c *Charge) {
 	c.Disputes = append(c.Disputes, Dispute{ID: e.DisputeID, Amount: e.Amount, Reason: e.Reason, Status: DisputeOpen})
-	c.changeDispute(e.DisputeID, func(*Dispute) {})
+	c.notify()
 }
 
 func (e DisputeOpened) allowedIn(c Charge) bool {

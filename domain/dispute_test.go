@@ -2,14 +2,15 @@ package domain_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestDisputes_areSums observes growing lists of movements and changing states, and compares what is
@@ -88,9 +89,7 @@ func checkDispute(t *rapid.T, c domain.Charge, events []domain.Event, seen domai
 			delete(want, account)
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Fatalf("balances (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "balances", want, got)
 }
 
 // share is moved / whole of an amount, rounded half to even. The operands are small, so floats tell
@@ -171,9 +170,7 @@ func TestDispute_settledAbroad(t *testing.T) {
 				got = append(got, e.Amount)
 			}
 		}
-		if diff := cmp.Diff(append([]int64{-test.amount}, test.parts...), got); diff != "" {
-			t.Errorf("%v: parts (-want +got):\n%s", test.moved, diff)
-		}
+		testrun.Same(t, fmt.Sprintf("%v: parts", test.moved), append([]int64{-test.amount}, test.parts...), got)
 		if refused := len(got) < len(test.moved); errors.Is(err, domain.ErrMismatch) != refused || (err != nil) != refused {
 			t.Errorf("%v: %v, want ErrMismatch: %t", test.moved, err, refused)
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestFold_continuations of one charge have nothing in common.
@@ -37,9 +38,7 @@ func TestView(t *testing.T) {
 	var lines []string
 	show := func(name string, view any) {
 		data, err := json.Marshal(view)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testrun.Must(t, err)
 		lines = append(lines, name+" | "+string(data))
 	}
 	for _, name := range []string{"requested", "rejected", "declined", "acting", "refunded and notified"} {
@@ -55,5 +54,5 @@ func TestView(t *testing.T) {
 	if only.Next() != domain.Payment || only.StepStatus(domain.Inventory) != "" {
 		t.Errorf("next is %q, inventory is %q", only.Next(), only.StepStatus(domain.Inventory))
 	}
-	golden(t, "views.txt", lines)
+	testrun.Golden(t, "views.txt", append(lines, "")...)
 }

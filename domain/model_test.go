@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestAnySequenceOfEvents proposes events to a charge in any order, any number of times, sensible or
@@ -64,16 +64,12 @@ func (m *sequence) forge(t *rapid.T) {
 func (m *sequence) send(t *rapid.T, events ...domain.Event) {
 	before := m.reread(t)
 	next, err := m.charge.Append(events...)
-	if diff := cmp.Diff(before, m.charge); diff != "" {
-		t.Fatalf("Append of %#v changed its argument (-before +after):\n%s", events, diff)
-	}
+	testrun.Same(t, "the charge, which Append leaves as it was", before, m.charge)
 	if err != nil {
 		return
 	}
 	m.events, m.charge = append(m.events, events...), next
-	if diff := cmp.Diff(m.reread(t), m.charge); diff != "" {
-		t.Fatalf("the charge differs from its stored stream (-stream +charge):\n%s", diff)
-	}
+	testrun.Same(t, "the charge, with its stored stream as wanted", m.reread(t), m.charge)
 }
 
 // reread folds the stream as it would be read back from the store. It shares
@@ -178,9 +174,7 @@ func (m *sequence) check(t *rapid.T) {
 		set("customer_receivable:acme", c.Amount)
 		set("merchant_pending:acme", -c.Amount)
 	}
-	if diff := cmp.Diff(want, balances(m.events)); diff != "" {
-		t.Fatalf("balances (-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "balances", want, balances(m.events))
 }
 
 // balances returns debits less credits of each account of a stream that is not even.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestPostings compares the postings of each event, of a charge of 1000 of which 30 are the fee, with
@@ -31,7 +32,7 @@ func TestPostings(t *testing.T) {
 		}
 	}
 	slices.Sort(lines)
-	golden(t, "postings.txt", lines)
+	testrun.Golden(t, "postings.txt", append(lines, "")...)
 }
 
 func TestFeeSchedule(t *testing.T) {

@@ -40,10 +40,7 @@ type Refund struct {
 
 	ProviderRefund string // the provider's object; empty until it is known
 	Failures       int    // how many keys of calls to create it failed at the provider
-
-	// The versions of the events that opened its present attempt, ended it, and reversed it after it
-	// had succeeded; 0 where there is none.
-	AttemptVersion, OutcomeVersion, ReversalVersion int
+	AttemptVersion int    // of the event that opened its present attempt
 }
 
 // IsLastKey reports whether the calls to create the refund have come to their last key (MaxKeys).
@@ -101,12 +98,8 @@ func (c Charge) endedBy(object string) bool {
 // endRefund gives a refund its outcome, or the reversal of its outcome, and the charge its status.
 func (c *Charge) endRefund(id string, status RefundStatus, object string) {
 	c.changeRefund(id, func(r *Refund) {
-		if r.OutcomeVersion > 0 {
-			r.ReversalVersion = c.Version
-		} else {
-			r.ProviderRefund, r.OutcomeVersion = object, c.Version
-		}
-		if r.Status = status; r.Notify {
+		r.ProviderRefund, r.Status = object, status // the object of a reversal is that of the success
+		if r.Notify {
 			c.Unnotified = append(c.Unnotified, c.Version)
 		}
 	})

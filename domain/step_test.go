@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // The request freezes the names of the steps, so that a step which is added to the
@@ -22,9 +23,7 @@ func TestChargeRequested_freezesItsSteps(t *testing.T) {
 		skipped []string
 	}{{request, nil}, {bare, []string{"inventory", "notification"}}} {
 		events, err := domain.Open(test.request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testrun.Must(t, err)
 		first, _ := events[0].(domain.ChargeRequested)
 		if !slices.Equal(first.Steps, all) || !slices.Equal(first.Skipped, test.skipped) {
 			t.Errorf("frozen are %v without %v, want %v without %v", first.Steps, first.Skipped, all, test.skipped)
@@ -64,13 +63,9 @@ func TestDetails_hidesWhatMerchantsWrite(t *testing.T) {
 	}
 	for name, e := range stored() {
 		data, err := json.Marshal(e)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testrun.Must(t, err)
 		var all map[string]any
-		if err := json.Unmarshal(data, &all); err != nil {
-			t.Fatal(err)
-		}
+		testrun.Must(t, json.Unmarshal(data, &all))
 		details := domain.Details(e)
 		if got, want := len(details), len(all)-len(hidden[name]); got != want {
 			t.Errorf("%s shows %d of %d members, want %d: %v", name, got, len(all), want, details)

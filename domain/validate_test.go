@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // TestAppend compares the states that each event may follow with testdata/validate.txt: what no line names is
@@ -38,9 +39,7 @@ func TestAppend(t *testing.T) {
 				after = append(after, s.name)
 				continue
 			}
-			if diff := cmp.Diff(before, c); diff != "" {
-				t.Errorf("%s after %s: Append has changed the charge (-want +got):\n%s", name, s.name, diff)
-			}
+			testrun.Same(t, fmt.Sprintf("%s after %s: Append has changed the charge", name, s.name), before, c)
 			want := fmt.Sprintf("%s at version %d", domain.TypeOf(e), before.Version+1)
 			if !errors.Is(err, domain.ErrIllegal) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s after %s: the error is %v, want ErrIllegal: %s", name, s.name, err, want)
@@ -65,7 +64,7 @@ func TestAppend(t *testing.T) {
 		}
 	}
 	slices.Sort(lines)
-	golden(t, "validate.txt", lines)
+	testrun.Golden(t, "validate.txt", append(lines, "")...)
 }
 
 // TestAppend_refusesATypeInNoList: it has no name by which it could be stored.

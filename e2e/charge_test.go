@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,8 +19,6 @@ const (
 	cardDeclined = "pm_card_chargeDeclined"
 	nobodysCard  = "pm_card_of_nobody"
 	needsAction  = "pm_card_authenticationRequired"
-	// refusedRefund captures; its refund fails.
-	refusedRefund = "pm_card_refundFail"
 )
 
 // order is the body of a request for a charge.
@@ -169,26 +166,6 @@ func (d *deployment) mustRefund(t *testing.T, r charge) {
 		got := d.read(t.Context(), "/v1/charges/"+r.ChargeID+"/refunds/"+r.ID)
 		return got.Status + d.messagesOf(t, r.ChargeID), got.Status == "succeeded"
 	})
-}
-
-// story are the types of a charge's events. Versions must count from 1.
-func (d *deployment) story(t *testing.T, id string) (story []string) {
-	t.Helper()
-	var page struct {
-		Data []struct {
-			Version int
-			Type    string
-		}
-	}
-	d.get(t, "/v1/charges/"+id+"/events", &page)
-	for i, e := range page.Data {
-		name, version, _ := strings.Cut(e.Type, ".v")
-		if e.Version != i+1 || version == "" {
-			t.Errorf("%s: event %d is version %d, %s", id, i+1, e.Version, e.Type)
-		}
-		story = append(story, name)
-	}
-	return story
 }
 
 // flow is traffic in flight: clients that send one charge after another and retry each

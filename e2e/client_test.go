@@ -156,11 +156,6 @@ func (c *client) get(ctx context.Context, path string, into any) error {
 	return nil
 }
 
-func (d *deployment) get(t *testing.T, path string, into any) {
-	t.Helper()
-	must(t, d.client.get(t.Context(), path, into))
-}
-
 // insist sends a request until it has a definitive answer.
 func (d *deployment) insist(t *testing.T, r request) answer {
 	t.Helper()

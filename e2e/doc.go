@@ -16,7 +16,7 @@
 //	operation  workers that are killed, stopped or idle; an upgrade; the end of retention; a dump from
 //	           the past, restored elsewhere
 //	security   hostile clients, and outputs without secrets
-//	pages      what the tutorial, the manual, a day of a shop and the how-to show
+//	pages      what the tutorial, the manual and the how-to show
 //	observability, demo
 //	walk       a fault at every round trip of the api and the worker
 //	soak       the same for long, with many requests at once (-soak)

@@ -176,11 +176,12 @@ select not exists (select from outbox)
 
 // TestRetention_redeliveryAfterExpiry_changesNothing removes what has expired while charges flow, and
 // then delivers all of it again. The invariants are checked at the end: the merchant was notified once.
+// A data race of the api or the worker fails it.
 func TestRetention_redeliveryAfterExpiry_changesNothing(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	d := deploy(t, setup{
-		apis: 2, workers: 2, providerEvents: true,
+		apis: 2, workers: 2, providerEvents: true, detectRaces: true,
 		apiEnv:    map[string]string{"IDEMPOTENCY_RETENTION": "2s"},
 		workerEnv: map[string]string{"INBOX_RETENTION": "2s"},
 	})

@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/anishathalye/porcupine"
-
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -90,7 +88,7 @@ type keyring struct {
 	kills      atomic.Int64
 
 	mu      sync.Mutex
-	history []porcupine.Operation
+	history []operation
 	tally   map[keyKind]int
 }
 
@@ -135,9 +133,9 @@ func (r *keyring) next() (key int, more bool) {
 func (r *keyring) use(t *testing.T, client int) {
 	t.Helper()
 	for key, more := r.next(); more && t.Context().Err() == nil; key, more = r.next() {
-		in := keyInput{key: key, call: []keyCall{orderA, orderA, orderB, readKey}[r.random.IntN(4)]}
-		err := r.operate(t.Context(), client, in)
-		for ; isRefused(err); err = r.operate(t.Context(), client, in) {
+		o := operation{client: client, key: key, call: []keyCall{orderA, orderA, orderB, readKey}[r.random.IntN(4)]}
+		err := r.operate(t.Context(), o)
+		for ; isRefused(err); err = r.operate(t.Context(), o) {
 			pause(t.Context(), 5*time.Millisecond)
 		}
 		if err != nil {
@@ -156,31 +154,32 @@ func isRefused(err error) bool {
 // operate makes a call and records it with what its answer means. What was cut, timed
 // out or is 503 is unknown; an error is an answer that may not be. It goes past the
 // client's own notes, which would grow with every call.
-func (r *keyring) operate(ctx context.Context, client int, in keyInput) error {
-	k := &r.keys[in.key]
+func (r *keyring) operate(ctx context.Context, o operation) error {
+	k := &r.keys[o.key]
 	send := request{body: k.a, header: http.Header{"Idempotency-Key": {k.key}}}
-	switch in.call {
+	switch o.call {
 	case orderA:
 	case orderB:
 		send.body = k.b
 	case readKey:
 		send = request{method: http.MethodGet, path: "/v1/idempotency-keys/" + k.key}
 	}
-	began := time.Since(r.began).Nanoseconds()
+	o.began = time.Since(r.began)
 	got, err := r.d.client.do(ctx, send)
 	if isRefused(err) {
 		return err
 	}
-	out := keyOutput{kind: keyUnknown}
+	o.kind = keyUnknown
 	if err == nil && got.Status != http.StatusServiceUnavailable {
-		if out = meaning(in.call, got); out.kind == keyUnknown {
-			return fmt.Errorf("%s of %s: answered %d %s", in.call, k.key, got.Status, got.Body)
+		if o.keyOutput = meaning(o.call, got); o.kind == keyUnknown {
+			return fmt.Errorf("%s of %s: answered %d %s", o.call, k.key, got.Status, got.Body)
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.tally[out.kind]++
-	r.history = append(r.history, porcupine.Operation{ClientId: client, Input: in, Output: out, Call: began, Return: time.Since(r.began).Nanoseconds()})
+	o.ended = time.Since(r.began)
+	r.tally[o.kind]++
+	r.history = append(r.history, o)
 	return nil
 }
 
@@ -218,8 +217,7 @@ func (r *keyring) settle(t *testing.T) {
 	t.Helper()
 	used := map[int]bool{}
 	for _, o := range r.history {
-		in, _ := operation(o)
-		used[in.key] = used[in.key] || in.call != readKey
+		used[o.key] = used[o.key] || o.call != readKey
 	}
 	for i, posted := range used {
 		if !posted {
@@ -230,7 +228,7 @@ func (r *keyring) settle(t *testing.T) {
 		if got.Status == http.StatusUnprocessableEntity {
 			got = r.d.insist(t, request{key: k.key, body: k.b})
 		}
-		if err := r.operate(t.Context(), 0, keyInput{key: i, call: readKey}); err != nil || got.Status != http.StatusAccepted {
+		if err := r.operate(t.Context(), operation{key: i, call: readKey}); err != nil || got.Status != http.StatusAccepted {
 			t.Errorf("key %s: %d %s, %v", k.key, got.Status, got.Body, err)
 		}
 	}

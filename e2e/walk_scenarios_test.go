@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
+	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -130,7 +132,7 @@ func (p *testbed) told(ctx context.Context, event, id, status string) (j job, in
 	if err != nil {
 		return job{}, "", err
 	}
-	intent = intentIn(books, id)
+	intent = books.Intents[slices.IndexFunc(books.Intents, func(i harness.Intent) bool { return i.Reference == id })].ID
 	return job{
 		request: signedEvent(p.Secrets.Events, event, intent),
 		answer:  http.StatusOK, path: "/v1/charges/" + id, status: status,

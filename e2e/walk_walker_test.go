@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"sync"
-	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -151,30 +149,17 @@ func (p *testbed) walkTo(ctx context.Context, c recording, t target) (walked, er
 	}
 }
 
-// print writes the table of what was walked.
-func (w *walker) print(to io.Writer, recordings []recording, took time.Duration) {
-	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "scenario\tprogram\tpoints\truns\tfired\tsecond crashes\tviolations\t")
-	violations := 0
-	row := func(scenario, program string, points int) {
-		var runs, fired, again, pairs int
-		violations = 0
-		for _, one := range w.done {
-			if scenario == "all" || one.scenario == scenario && one.program == program {
-				runs, fired, violations = runs+1, fired+number(one.fired), violations+len(one.violations)
-				again, pairs = again+number(one.again), pairs+number(one.second > 0)
-			}
-		}
-		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d of %d\t%d\t\n", scenario, program, points, runs, fired, again, pairs, violations)
+// summary says what was walked.
+func (w *walker) summary(took time.Duration) string {
+	var fired, again, pairs, violations int
+	for _, one := range w.done {
+		fired, violations = fired+number(one.fired), violations+len(one.violations)
+		again, pairs = again+number(one.again), pairs+number(one.second > 0)
 	}
-	for _, c := range recordings {
-		row(c.scenario.name, c.program, len(c.points))
+	text := fmt.Sprintf("%d runs, %d at a time, in %.1f s: %d fired, %d of %d second crashes, %d violations",
+		len(w.done), w.environment.parallelRuns, took.Seconds(), fired, again, pairs, violations)
+	if violations == 0 && len(w.done) > 0 {
+		text += "; " + none(len(w.done), "runs")
 	}
-	row("all", "", pointsOf(recordings))
-	_ = table.Flush()
-	fmt.Fprintf(to, "%d violations in %.1f s, %d runs at a time\n", violations, took.Seconds(), w.environment.parallelRuns)
-	if runs := len(w.done); violations == 0 && runs > 0 {
-		fmt.Fprintf(to, "no violation in %d runs: the rate is below %.2f%% with 95%% confidence, for runs drawn like these\n",
-			runs, 300/float64(runs))
-	}
+	return text
 }

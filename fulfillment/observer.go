@@ -20,7 +20,7 @@ import (
 // another worker may have recorded what the provider has shown since.
 //
 // If we die here: no commit has ended the delivery; the next worker reads the list again.
-// Test: TestDispute/a_read_that_was_interrupted_is_repeated.
+// Test: TestDecides/Dispute/a_read_that_was_interrupted_is_repeated.
 type observer struct {
 	provider Provider
 	step     string // "refund" or "dispute"; empty if a message asks for no observation

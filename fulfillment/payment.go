@@ -137,7 +137,7 @@ func (p *payment) decideByIntent(ctx context.Context, s ledger.Stream) ([]domain
 //
 // If we die here: nothing is recorded, or the action with its deadline. The next worker
 // retrieves the intent, which says whether the customer has acted.
-// Test: TestAction/a_worker_that_dies_after_the_confirmation_is_taken_over.
+// Test: TestDecides/Action/a_worker_that_dies_after_the_confirmation_is_taken_over.
 func (p *payment) requireAction(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
 	switch c := s.Charge; {
 	case c.ReturnURL == "" || p.intent.RedirectURL == "":
@@ -160,7 +160,7 @@ func (p *payment) requireAction(ctx context.Context, s ledger.Stream) ([]domain.
 //
 // If we die here: the cancellation is recorded; the next worker cancels the intent, or
 // finds it canceled, and commits the failure.
-// Test: TestCancel/a_holder_that_dies_between_cancel_and_commit_is_taken_over.
+// Test: TestDecides/Cancel/a_holder_that_dies_between_cancel_and_commit_is_taken_over.
 func (p *payment) cancelCharge(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
 	why := *s.Charge.Cancellation(p.now)
 	if !s.Charge.PaymentStarted() {

@@ -12,29 +12,8 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/testrun"
 )
-
-func TestAttempt_create(t *testing.T) {
-	t.Parallel()
-	decides(t)
-}
-
-func TestAttempt_confirm(t *testing.T) {
-	t.Parallel()
-	decides(t)
-}
-
-// TestResume begins where a worker died: the payment has started, and the provider knows the state of the
-// intent.
-func TestResume(t *testing.T) {
-	t.Parallel()
-	decides(t)
-}
-
-func TestDecline(t *testing.T) {
-	t.Parallel()
-	decides(t)
-}
 
 // TestFailure_says is the whole reason, as the merchant sees it.
 func TestFailure_says(t *testing.T) {
@@ -55,38 +34,22 @@ func TestFailure_says(t *testing.T) {
 	} {
 		m := newScripted(t, "reserved")
 		m.play("", calls, 1)
-		if diff := cmp.Diff(&want, m.stream.Charge.Failure); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", calls, diff)
-		}
+		testrun.Same(t, calls, &want, m.stream.Charge.Failure)
 	}
 }
 
-func TestAction(t *testing.T) {
+// TestAction_webhook names where the customer acts.
+func TestAction_webhook(t *testing.T) {
 	t.Parallel()
-	decides(t)
-	t.Run("the webhook names where the customer acts", func(t *testing.T) {
-		t.Parallel()
-		m := newScripted(t, "interactive started")
-		got := m.play("", "retrieve:requires_action@page", 1)
-		want := domain.PaymentActionRequired{URL: "https://bank.example/3ds", ExpiresAt: nine.Add(time.Hour)}
-		if diff := cmp.Diff(domain.Event(want), m.stream.Head().Event); diff != "" || got != "payment.action_required polls" {
-			t.Errorf("it records %s (-want +got):\n%s", got, diff)
-		}
-		if !slices.ContainsFunc(m.sent, func(s sentMessage) bool { return s.to == "notification payment.action_required.v1" }) {
-			t.Errorf("it sends %v", m.sent)
-		}
-	})
-}
-
-// TestDeadline is about charges whose expires_at has passed.
-func TestDeadline(t *testing.T) {
-	t.Parallel()
-	decides(t)
-}
-
-func TestCancel(t *testing.T) {
-	t.Parallel()
-	decides(t)
+	m := newScripted(t, "interactive started")
+	got := m.play("", "retrieve:requires_action@page", 1)
+	want := domain.PaymentActionRequired{URL: "https://bank.example/3ds", ExpiresAt: nine.Add(time.Hour)}
+	if diff := cmp.Diff(domain.Event(want), m.stream.Head().Event); diff != "" || got != "payment.action_required polls" {
+		t.Errorf("it records %s (-want +got):\n%s", got, diff)
+	}
+	if !slices.ContainsFunc(m.sent, func(s sentMessage) bool { return s.to == "notification payment.action_required.v1" }) {
+		t.Errorf("it sends %v", m.sent)
+	}
 }
 
 // TestAttempt_retry_after_is_honoured: by every call, and not at the same moment by all charges.
@@ -110,13 +73,6 @@ func TestAttempt_retry_after_is_honoured(t *testing.T) {
 		}
 		asked[wait.AtLeast] = true
 	}
-}
-
-// TestKeys_areBounded: at the last of domain.MaxKeys keys nothing is recorded, so the stream does not grow for as
-// long as the provider fails, and the key is sent until the provider has forgotten what it saved.
-func TestKeys_areBounded(t *testing.T) {
-	t.Parallel()
-	decides(t)
 }
 
 // TestStop_ofTheWorker: the end of the context is no error of the provider.

@@ -4,44 +4,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/testrun"
 )
-
-func TestAttempt_refund(t *testing.T) {
-	t.Parallel()
-	decides(t)
-}
-
-// TestRefund_followsTheStateAtTheProvider has the state of the refund at the provider, in the answer to a send
-// or in its list.
-func TestRefund_followsTheStateAtTheProvider(t *testing.T) {
-	t.Parallel()
-	decides(t)
-}
-
-// TestRefund_list is about the read of the list before a send.
-func TestRefund_list(t *testing.T) {
-	t.Parallel()
-	decides(t)
-}
-
-// TestRefund_refused is about sends that the provider did not execute.
-func TestRefund_refused(t *testing.T) {
-	t.Parallel()
-	decides(t)
-}
-
-func TestReversal(t *testing.T) {
-	t.Parallel()
-	decides(t)
-}
-
-func TestObservedRefund(t *testing.T) {
-	t.Parallel()
-	decides(t)
-}
 
 // TestObservedRefund_wakesItsMessage, which has another key, so that it does not wait for its next read of the list.
 func TestObservedRefund_wakesItsMessage(t *testing.T) {
@@ -56,20 +21,13 @@ func TestObservedRefund_wakesItsMessage(t *testing.T) {
 	}
 }
 
-func TestDispute(t *testing.T) {
-	t.Parallel()
-	decides(t)
-}
-
 // TestRecorded_inFull is what events say beside their names.
 func TestRecorded_inFull(t *testing.T) {
 	t.Parallel()
 	records := func(message, after, calls string, want domain.Event) {
 		m := newScripted(t, after)
 		m.play(message, calls, 1)
-		if diff := cmp.Diff(want, m.stream.Head().Event); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", calls, diff)
-		}
+		testrun.Same(t, calls, want, m.stream.Head().Event)
 	}
 	records("", "reserved", "create/0:500", domain.PaymentAttemptFailed{Stage: domain.StageCreate, StatusCode: 500, RequestID: "req_provider"})
 	records("", "started", "retrieve:requires_confirmation confirm/3:500",

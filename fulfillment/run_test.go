@@ -59,12 +59,6 @@ func TestCharge_withoutOutcomeIsNotDone(t *testing.T) {
 	}
 }
 
-// TestReserve: where an article cannot be reserved the charge fails, and holds nothing of the others.
-func TestReserve(t *testing.T) {
-	t.Parallel()
-	decides(t)
-}
-
 // TestReserve_isRefusedByTheConstraints: what was read as available was sold a moment later.
 func TestReserve_isRefusedByTheConstraints(t *testing.T) {
 	t.Parallel()
@@ -86,18 +80,15 @@ func TestStep_besideAMessageOfItsKey(t *testing.T) {
 	testrun.Same(t, "events", "inventory.rejected charge.failed(unknown_sku)", m.play("", "", 1))
 }
 
-func TestProviderEvent(t *testing.T) {
+// TestProviderEvent_ofAnotherCharge: an event of a charge that is not ours is done with one line in the log.
+func TestProviderEvent_ofAnotherCharge(t *testing.T) {
 	t.Parallel()
-	decides(t)
-	t.Run("an event of a charge that is not ours is done with one line in the log", func(t *testing.T) {
-		t.Parallel()
-		m := newScripted(t, "started")
-		d := &inbox.Delivery{Message: inbox.Message{ID: "evt_1", Type: "stripe.refund.failed", OrderingKey: "ch_2"}}
-		err := handlerOf(m.on, fulfillment.ChargeReceiver)(t.Context(), d)
-		if log := m.log.String(); err != nil || strings.Count(log, "\n") != 1 || !strings.Contains(log, "charge_id=ch_2") || !strings.Contains(log, "message_id=evt_1") {
-			t.Errorf("the handler returned %v, and the log is:\n%s", err, log)
-		}
-	})
+	m := newScripted(t, "started")
+	d := &inbox.Delivery{Message: inbox.Message{ID: "evt_1", Type: "stripe.refund.failed", OrderingKey: "ch_2"}}
+	err := handlerOf(m.on, fulfillment.ChargeReceiver)(t.Context(), d)
+	if log := m.log.String(); err != nil || strings.Count(log, "\n") != 1 || !strings.Contains(log, "charge_id=ch_2") || !strings.Contains(log, "message_id=evt_1") {
+		t.Errorf("the handler returned %v, and the log is:\n%s", err, log)
+	}
 }
 
 // TestWakeUp is about messages of which the handler believes the charge and the version alone.
@@ -118,18 +109,6 @@ func TestWakeUp(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestLostRace is about versions that another writer took between a run's read of the charge and its commit.
-func TestLostRace(t *testing.T) {
-	t.Parallel()
-	decides(t)
-}
-
-// TestLostHistory is about a failover that has lost events on which a step in progress was decided.
-func TestLostHistory(t *testing.T) {
-	t.Parallel()
-	decides(t)
 }
 
 // TestUnknownOutcome: a commit that was cut may be durable or not, and a standby may have it or not. The delivery

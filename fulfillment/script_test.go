@@ -12,11 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -138,7 +137,7 @@ func (s *script) intent(call, id string) (stripe.Intent, error) {
 // CreateIntent checks everything that is sent.
 func (s *script) CreateIntent(_ context.Context, key string, p stripe.CreateParams) (stripe.Intent, error) {
 	c := s.stream().Charge
-	s.same(stripe.CreateParams{
+	testrun.Same(s.t, "what is sent", stripe.CreateParams{
 		Reference: "ref_ch_1", ChargeID: "ch_1", Amount: c.Amount, Currency: "EUR", PaymentMethod: "pm_card_visa",
 		Customer: c.Customer, Redirects: c.ReturnURL != "",
 	}, p)
@@ -152,7 +151,7 @@ func (s *script) RetrieveIntent(_ context.Context, id string) (stripe.Intent, er
 
 // ConfirmIntent checks that the key is the id of an event.
 func (s *script) ConfirmIntent(_ context.Context, key, id, returnURL string) (stripe.Intent, error) {
-	s.same(s.stream().Charge.ReturnURL, returnURL)
+	testrun.Same(s.t, "what is sent", s.stream().Charge.ReturnURL, returnURL)
 	version := 1 + slices.IndexFunc(s.stream().Events, func(e ledger.StoredEvent) bool { return e.ID.String() == key })
 	return s.intent("confirm/"+strconv.Itoa(version), id)
 }
@@ -168,7 +167,7 @@ func (s *script) CancelIntent(_ context.Context, id string) (stripe.Intent, erro
 // CreateRefund checks everything that is sent.
 func (s *script) CreateRefund(_ context.Context, key string, p stripe.RefundParams) (stripe.Refund, error) {
 	call := "refund/" + strings.TrimPrefix(key, "re_1-")
-	s.same(stripe.RefundParams{Reference: "re_1", PaymentIntent: "pi_1", Amount: 600, Currency: "EUR"}, p)
+	testrun.Same(s.t, "what is sent", stripe.RefundParams{Reference: "re_1", PaymentIntent: "pi_1", Amount: 600, Currency: "EUR"}, p)
 	state, changes, err := s.next(call)
 	if err != nil {
 		return stripe.Refund{}, err
@@ -184,7 +183,7 @@ func (s *script) refund(state string, changes []string) stripe.Refund {
 // listed hands on the objects of a list, which commas separate in the script.
 func listed[T any](s *script, call, intent string, object func(state string, changes []string) T) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		s.same("pi_1", intent)
+		testrun.Same(s.t, "what is sent", "pi_1", intent)
 		state, changes, err := s.next(call)
 		if err != nil {
 			yield(*new(T), err)
@@ -224,13 +223,6 @@ func (s *script) Disputes(_ context.Context, intent string) iter.Seq2[stripe.Dis
 		}
 		return d
 	})
-}
-
-func (s *script) same(want, got any) {
-	s.t.Helper()
-	if diff := cmp.Diff(want, got); diff != "" {
-		s.t.Errorf("what is sent (-want +got):\n%s", diff)
-	}
 }
 
 // order is the first event of a charge over two tshirts and a mug.
@@ -366,9 +358,7 @@ func (m *scripted) play(messageType, calls string, deliveries int) string {
 	for _, calls := range scripts[:deliveries] {
 		if passed, rest, moves := strings.Cut(strings.TrimSpace(calls), " "); moves && passed[0] == '+' {
 			pause, err := time.ParseDuration(passed[1:])
-			if err != nil {
-				m.t.Fatal(err)
-			}
+			testrun.Must(m.t, err)
 			m.now, calls = m.now.Add(pause), rest
 		}
 		m.script.expect(calls)

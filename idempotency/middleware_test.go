@@ -350,9 +350,7 @@ func TestMiddleware_changesNothingThatAClientSees(t *testing.T) {
 		keyed := idempotency.Middleware(db.Pool(), options{Scope: func(*http.Request) string { return name }})(handler)
 		want := sendForm(t, handler)
 		for range 2 {
-			if diff := gocmp.Diff(want, sendForm(t, keyed), failed); diff != "" {
-				t.Errorf("%s (-plain +keyed):\n%s", name, diff)
-			}
+			testrun.Same(t, name, want, sendForm(t, keyed), failed)
 		}
 	}
 }

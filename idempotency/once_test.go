@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -50,9 +49,7 @@ func pay(ctx context.Context, tx pgx.Tx) (receipt, error) {
 func wantPaid(t *testing.T, got result[receipt], replayed bool) {
 	t.Helper()
 	want := result[receipt]{Value: receipt{Number: 1, Paid: math.MaxInt64}, Replayed: replayed}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	testrun.Same(t, "the receipt", want, got)
 }
 
 // unreadable is written as JSON and never read.

@@ -3,7 +3,6 @@ package ledger
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/payonce/payonce/domain"
@@ -34,15 +33,17 @@ func (s Stream) Webhook(version int) ([]byte, error) {
 // subject is the charge, the refund or the dispute which the newest event of the stream is about.
 func subject(past Stream) any {
 	c := past.Charge
-	for _, r := range c.Refunds {
-		if r.OutcomeVersion == c.Version || r.ReversalVersion == c.Version {
-			return c.RefundView(r)
-		}
+	if len(c.Refunds)+len(c.Disputes) == 0 {
+		return past.View()
 	}
-	for _, d := range c.Disputes {
-		if slices.Contains(d.Versions, c.Version) {
-			return c.DisputeView(d)
-		}
+	about := domain.Details(past.Head().Event)
+	refund, _ := about["refund_id"].(string)
+	dispute, _ := about["dispute_id"].(string)
+	if r, found := c.Refund(refund); found {
+		return c.RefundView(r)
+	}
+	if d, found := c.Dispute(dispute); found {
+		return c.DisputeView(d)
 	}
 	return past.View()
 }

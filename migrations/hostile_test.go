@@ -14,12 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // hostile is a session of an attacker who has the api's password, on a migrated database.
@@ -35,7 +35,7 @@ func newHostile(t *testing.T) hostile {
 	owner := testdb.Connect(t, address)
 	h := hostile{owner: owner, login: testdb.All[string](t, owner, `select current_database()::text`)[0] + "_api"}
 	testdb.Exec(t, owner.Pool(), `create role `+h.login+` login in role payonce_api`)
-	h.Conn = connect(t, user(t, address, h.login))
+	h.Conn = testdb.Session(t, user(t, address, h.login))
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
 		_, err := h.Exec(ctx, `discard temp`) // the server does so itself, at some time after Close
@@ -71,12 +71,10 @@ func TestHostileAPI_mayDoWhatIsDecided(t *testing.T) {
 	h := newHostile(t)
 	decided := decidedFor(t, h.owner)
 	for _, role := range []string{"payonce_api", "none"} {
-		testdb.Must(t, func() error { _, err := h.Exec(t.Context(), `select set_config('role', $1, false)`, role); return err }())
+		testdb.Exec(t, h, `select set_config('role', $1, false)`, role)
 		found := slices.Concat(h.tables(t), h.functions(t))
 		slices.Sort(found)
-		if diff := cmp.Diff(decided, found); diff != "" {
-			t.Errorf("as %s (-decided +succeeds):\n%s", role, diff)
-		}
+		testrun.Same(t, "what succeeds as "+role, decided, found)
 		h.sequences(t)
 		h.settings(t)
 		for _, sql := range []string{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -129,7 +130,7 @@ func TestHostileAPI_refundsNoMoreThanIsLeft(t *testing.T) {
 		_, err := h.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
 		return testdb.Code(err)
 	}
-	testdb.Must(t, func() error { _, err := h.Exec(t.Context(), asAcme); return err }())
+	testdb.Exec(t, h, asAcme)
 	wants := func(what, want, code string) {
 		t.Helper()
 		if code != want {
@@ -148,11 +149,7 @@ func TestHostileAPI_refundsNoMoreThanIsLeft(t *testing.T) {
 	_ = exec("rollback")
 
 	h.store(t, "ch_many", captured("many")...)
-	amounts := make([]int64, domain.MaxRefunds)
-	for i := range amounts {
-		amounts[i] = 1
-	}
-	wants("as many as a charge may have", "", exec(asked("ch_many", 5, "", amounts...)))
+	wants("as many as a charge may have", "", exec(asked("ch_many", 5, "", slices.Repeat([]int64{1}, domain.MaxRefunds)...)))
 	wants("one more than a charge may have", refused, exec(asked("ch_many", 5+domain.MaxRefunds, "", 1)))
 
 	for i, test := range []struct {
@@ -177,10 +174,7 @@ func TestHostileAPI_refundsNoMoreThanIsLeft(t *testing.T) {
 // meanwhile, and inserts after it.
 func (h hostile) late(t *testing.T, charge, isolation string, amount int64, meanwhile func()) (code string) {
 	t.Helper()
-	holder, err := h.owner.Pool().Begin(t.Context())
-	testdb.Must(t, err)
-	defer func() { _ = holder.Rollback(context.WithoutCancel(t.Context())) }()
-	testdb.Must(t, func() error { _, err := holder.Exec(t.Context(), `select pg_advisory_xact_lock(1)`); return err }())
+	holder := testdb.Begin(t, h.owner.Pool(), `select pg_advisory_xact_lock(1)`)
 	rival, err := pgx.ConnectConfig(t.Context(), h.Config())
 	testdb.Must(t, err)
 	defer func() { _ = rival.Close(context.WithoutCancel(t.Context())) }()
@@ -190,15 +184,13 @@ func (h hostile) late(t *testing.T, charge, isolation string, amount int64, mean
 			asked(charge, 6, " cross join pg_advisory_xact_lock(1)", amount)+"; commit", pgx.QueryExecModeSimpleProtocol)
 		inserted <- err
 	}()
-	testrun.True(t, "the statement has its snapshot and waits", func() bool {
-		return testdb.One[bool](t, h.owner, `
+	testrun.Row(t, h.owner, `
 select exists (
   select
     from pg_locks
    where locktype = 'advisory'
      and not granted
      and database = (select oid from pg_database where datname = current_database()))`)
-	})
 	meanwhile()
 	testdb.Must(t, holder.Rollback(t.Context()))
 	return testdb.Code(testrun.Receive(t, "the statement ends", inserted))

@@ -1,7 +1,6 @@
 package migrations_test
 
 import (
-	"context"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -27,7 +26,7 @@ func TestMain(m *testing.M) { testrun.Main(m) }
 func TestUp_appliesEachMigrationOnce(t *testing.T) {
 	t.Parallel()
 	address := testdb.Empty(t)
-	conn := connect(t, address)
+	conn := testdb.Session(t, address)
 	// Another application's versions, as golang-migrate writes them, are not touched.
 	testdb.Exec(t, conn, `create table schema_migrations as select 7 as version, false as dirty`)
 	wantPending(t, conn, true)
@@ -69,7 +68,7 @@ func TestUp_thatFails_leavesNothingOfTheMigration(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			address := testdb.Empty(t)
-			conn := connect(t, address)
+			conn := testdb.Session(t, address)
 			testdb.Exec(t, conn, `begin`)
 			testdb.Exec(t, conn, test.before)
 			if test.options == "" {
@@ -84,14 +83,6 @@ func TestUp_thatFails_leavesNothingOfTheMigration(t *testing.T) {
 			wantPending(t, conn, true)
 		})
 	}
-}
-
-func connect(t *testing.T, address string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), address)
-	testdb.Must(t, err)
-	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
-	return conn
 }
 
 func wantPending(t *testing.T, conn *pgx.Conn, want bool) {
@@ -109,7 +100,7 @@ func TestSchema_isAppliedInTheSchemaOfTheSearchPath(t *testing.T) {
 	for name, apply := range map[string]func(t *testing.T, url, name string){
 		"by goose": func(t *testing.T, url, name string) {
 			t.Helper()
-			db := stdlib.OpenDB(*connect(t, url).Config())
+			db := stdlib.OpenDB(*testdb.Session(t, url).Config())
 			t.Cleanup(func() { _ = db.Close() })
 			files := fstest.MapFS{"00001_" + name + ".sql": {Data: []byte(schemas[name])}}
 			provider, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithTableName("shop_versions_"+name))
@@ -132,7 +123,7 @@ func TestSchema_isAppliedInTheSchemaOfTheSearchPath(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := testdb.Empty(t)
-			conn := connect(t, url)
+			conn := testdb.Session(t, url)
 			testdb.Exec(t, conn, `create schema app`)
 			for of := range schemas {
 				apply(t, url+"&search_path=app", of)

@@ -3,6 +3,7 @@ package migrations_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"go/ast"
 	"go/constant"
 	"go/parser"
@@ -20,11 +21,11 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 const analyze = "analyze"
@@ -151,9 +152,7 @@ func TestPlans_doNotDependOnStatistics(t *testing.T) {
 					if !l.api {
 						continue
 					}
-					if diff := cmp.Diff(shape(plan), shape(l.plan(t, api, mode, sql))); diff != "" {
-						t.Errorf("%s, %q, %s: the plans differ (-owner +api):\n%s", l.in, l.words, mode, diff)
-					}
+					testrun.Same(t, fmt.Sprintf("%s, %q, %s: the plans differ", l.in, l.words, mode), shape(plan), shape(l.plan(t, api, mode, sql)))
 				}
 			}
 		})
@@ -273,7 +272,7 @@ func ways(plan string) (found []string) {
 func TestEveryStatementPrepares(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	conn := connect(t, testdb.URL(t))
+	conn := testdb.Session(t, testdb.URL(t))
 	found := map[string]int{}
 	for at, sql := range statements(t) {
 		file, _, _ := strings.Cut(at, ":")

@@ -25,7 +25,7 @@ func TestRoles(t *testing.T) {
 	testdb.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	server := testrun.Server(t, local.Options{InMemory: true})
-	admin := connect(t, server.URL("postgres"))
+	admin := testdb.Session(t, server.URL("postgres"))
 	run := func(statements ...string) {
 		t.Helper()
 		for _, sql := range statements {
@@ -84,7 +84,7 @@ func TestUpAfterARestoreWithoutRoles(t *testing.T) {
 		t.Run(role, func(t *testing.T) {
 			t.Parallel()
 			address := testdb.URL(t)
-			testdb.Exec(t, connect(t, address), "drop owned by "+role)
+			testdb.Exec(t, testdb.Session(t, address), "drop owned by "+role)
 			if err := migrations.Up(t.Context(), address); err == nil || !strings.Contains(err.Error(), "make them and restore again") {
 				t.Errorf("migrated with %v", err)
 			}
@@ -103,7 +103,7 @@ func composeServer(t *testing.T) (server *local.Server, admin *pgx.Conn) {
 	if !found || !ended {
 		t.Fatal("there are no logins")
 	}
-	admin = connect(t, server.URL("postgres"))
+	admin = testdb.Session(t, server.URL("postgres"))
 	for _, sql := range append([]string{"create database payonce"}, strings.Split(strings.TrimSpace(logins), ";\n")...) {
 		testdb.Exec(t, admin, sql)
 	}
@@ -138,7 +138,7 @@ func TestHostileAPI_holdsUpOthersForABoundedTime(t *testing.T) {
 	loginsSuffice(t, server, admin)
 	const api = "payonce_compose_api"
 	session := func(login, database string, statements ...string) *pgx.Conn {
-		conn := connect(t, user(t, server.URL(database), login))
+		conn := testdb.Session(t, user(t, server.URL(database), login))
 		for _, sql := range statements {
 			testdb.Exec(t, conn, sql)
 		}
@@ -187,35 +187,18 @@ func TestHostileAPI_holdsUpOthersForABoundedTime(t *testing.T) {
 	}
 
 	// To end a commit that waits for its standby would show what a failover loses.
-	waits := session(api, "postgres", `set synchronous_commit = on`)
-	for _, sql := range []string{`alter system set synchronous_standby_names = 'none'`, `select pg_reload_conf()`} {
-		testdb.Exec(t, admin, sql)
-	}
-	testrun.Row(t, waits, `select current_setting('synchronous_standby_names') = 'none'`)
-	committed, enough := make(chan error), make(chan struct{})
+	waits, standby := session(api, "postgres", `set synchronous_commit = on`), testdb.StandbyOf(t, server, "postgres")
+	standby.Leaves(t)
+	committed := make(chan error, 1)
 	go func() {
-		// Commits wait once another process of the server has read the setting, too.
-		for {
-			_, err := waits.Exec(t.Context(), `create or replace temp view written as select 1`)
-			select {
-			case <-enough:
-			default:
-				if err == nil {
-					continue
-				}
-			}
-			committed <- err
-			return
-		}
+		_, err := waits.Exec(t.Context(), `create temp view written as select 1`)
+		committed <- err
 	}()
-	testrun.Row(t, admin, `select exists (select from pg_stat_activity where wait_event = 'SyncRep')`)
+	testrun.Row(t, standby, `select exists (select from pg_stat_activity where wait_event = 'SyncRep' and usename = $1)`, api)
 	if n := end(0); n != 0 {
 		t.Errorf("%d sessions ended that wait for a standby", n)
 	}
-	close(enough)
-	for _, sql := range []string{`alter system reset synchronous_standby_names`, `select pg_reload_conf()`} {
-		testdb.Exec(t, admin, sql)
-	}
+	standby.Returns(t)
 	testdb.Must(t, <-committed)
 	for _, conn := range spared {
 		testdb.Exec(t, conn, `select 1`)

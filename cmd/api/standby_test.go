@@ -21,16 +21,12 @@ func TestRun_withoutItsStandby(t *testing.T) {
 	t.Parallel()
 	testdb.Long(t, "it lets commits time out")
 	db, server := database(t)
-	admin, err := pgx.Connect(t.Context(), server.URL("service"))
-	testdb.Must(t, err)
-	t.Cleanup(func() { _ = admin.Close(context.WithoutCancel(t.Context())) })
-	testdb.Exec(t, admin, `set synchronous_commit = local`)
+	standby := testdb.StandbyOf(t, server, "service")
 	p := testrun.Start(t, run, environ(server.URL("service"), "DATABASE_CONNECTIONS", "5"))
 	first := send(t, p, "key-first")
 	path := first.Header.Get("Location")
 
-	testdb.Exec(t, admin, `alter system set synchronous_standby_names = 'away'`)
-	testdb.Exec(t, admin, `select pg_reload_conf()`)
+	standby.Leaves(t)
 	var all sync.WaitGroup
 	var sent atomic.Int32
 	const keys = 12
@@ -64,12 +60,11 @@ func TestRun_withoutItsStandby(t *testing.T) {
 		t.Errorf("a replay is answered %v", got)
 	}
 	all.Wait()
-	if n := testdb.One[int](t, admin, `select count(*) from pg_stat_activity where wait_event = 'SyncRep'`); n > 3 {
+	if n := testdb.One[int](t, standby, `select count(*) from pg_stat_activity where wait_event = 'SyncRep' and datname = current_database()`); n > 3 {
 		t.Errorf("%d sessions of the server wait, want 3 at most: 2 in commits and 1 in the read of keys", n)
 	}
 
-	testdb.Exec(t, admin, `alter system reset synchronous_standby_names`)
-	testdb.Exec(t, admin, `select pg_reload_conf()`)
+	standby.Returns(t)
 	testrun.True(t, "the api is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
 	charges(func(r testrun.Response) bool { return r.Status == http.StatusAccepted })
 	all.Wait()
@@ -98,9 +93,7 @@ func TestRun_ringsForTheLastCommit(t *testing.T) {
 	t.Parallel()
 	testdb.Long(t, "it starts a server")
 	db, server := database(t)
-	listener, err := pgx.Connect(t.Context(), server.URL("service"))
-	testdb.Must(t, err)
-	t.Cleanup(func() { _ = listener.Close(context.WithoutCancel(t.Context())) })
+	listener := testdb.Session(t, server.URL("service"))
 	testdb.Exec(t, listener, `listen payonce_due`)
 	p := testrun.Start(t, run, environ(server.URL("service")))
 	testdb.Exec(t, db.Pool(), insertWaitsForGate, pgx.QueryExecModeSimpleProtocol)

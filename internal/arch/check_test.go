@@ -18,16 +18,15 @@ import (
 
 // pkg is what the checks need of "go list -json".
 type pkg struct {
-	ImportPath, Name, Doc              string
-	Imports, TestImports, XTestImports []string
-	Deps, GoFiles, EmbedFiles          []string
+	ImportPath                               string
+	Imports, TestImports, XTestImports, Deps []string
 }
 
 // list runs go list at the module's root.
 func list(tb testing.TB, args ...string) (pkgs []pkg) {
 	tb.Helper()
 	readTree(tb) // so that the cache of go test knows the files: go list is another process
-	cmd := exec.CommandContext(tb.Context(), "go", append([]string{"list", "-json=ImportPath,Name,Doc,Imports,TestImports,XTestImports,Deps,GoFiles,EmbedFiles"}, args...)...)
+	cmd := exec.CommandContext(tb.Context(), "go", append([]string{"list", "-json=ImportPath,Imports,TestImports,XTestImports,Deps"}, args...)...)
 	cmd.Dir = root
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -55,14 +54,14 @@ func checkRules(rules []rule, pkgs []pkg) (broken []string) {
 		at := local(p.ImportPath)
 		i := slices.IndexFunc(rules, func(r rule) bool { return r.path == at })
 		if i < 0 {
-			broken = append(broken, at+" has no rule: add it to rules in internal/arch with what it may import and why")
+			broken = append(broken, at+" has no rule: add it to imports.txt with what it may import and why")
 			continue
 		}
 		broken = append(broken, checkRule(rules[i], p)...)
 	}
 	for _, r := range rules {
 		if !slices.ContainsFunc(pkgs, func(p pkg) bool { return local(p.ImportPath) == r.path }) {
-			broken = append(broken, r.path+" has a rule and is not in the tree: remove it from rules in internal/arch")
+			broken = append(broken, r.path+" has a rule and is not in the tree: remove it from imports.txt")
 		}
 	}
 	return broken
@@ -79,7 +78,7 @@ func checkRule(r rule, p pkg) (broken []string) {
 		case path == p.ImportPath: // its own external test
 		case has(testHelpers, local(path)) && !own:
 		case under(path, module):
-			banned, allBut := strings.CutPrefix(r.imports, "all but ")
+			banned, allBut := strings.CutPrefix(r.list, "all but ")
 			allowed = has(banned, local(path)) != allBut
 		case has(pure, r.path) && own:
 			first, _, _ := strings.Cut(path, "/")
@@ -93,12 +92,12 @@ func checkRule(r rule, p pkg) (broken []string) {
 }
 
 // checkThirdParties returns a sentence for each third party outside its packages.
-func checkThirdParties(pkgs []pkg) (broken []string) {
+func checkThirdParties(modules []rule, pkgs []pkg) (broken []string) {
 	for _, p := range pkgs {
 		for _, path := range unique(p.all()) {
-			for _, t := range thirdParties {
-				if under(path, t.path) && !has(t.packages, local(p.ImportPath)) {
-					broken = append(broken, fmt.Sprintf("%s must not import %s: %s", local(p.ImportPath), path, t.why))
+			for _, r := range modules {
+				if under(path, r.path) && !has(r.list, local(p.ImportPath)) {
+					broken = append(broken, fmt.Sprintf("%s must not import %s: %s", local(p.ImportPath), path, r.why))
 				}
 			}
 		}
@@ -108,25 +107,12 @@ func checkThirdParties(pkgs []pkg) (broken []string) {
 
 // checkBans returns a sentence for each package that a program links and must not: "go mod why" says through
 // what.
-func checkBans(pkgs []pkg) (broken []string) {
+func checkBans(programs []rule, pkgs []pkg) (broken []string) {
 	for _, p := range pkgs {
-		for _, b := range bans {
-			if b.program == local(p.ImportPath) && slices.ContainsFunc(p.Deps, func(at string) bool { return under(at, b.path) }) {
-				broken = append(broken, fmt.Sprintf("%s must not link %s: %s", b.program, b.path, b.why))
+		for _, r := range programs {
+			if r.path == local(p.ImportPath) && slices.ContainsFunc(p.Deps, func(at string) bool { return under(at, r.list) }) {
+				broken = append(broken, fmt.Sprintf("%s must not link %s: %s", r.path, r.list, r.why))
 			}
-		}
-	}
-	return broken
-}
-
-// checkDocs returns a sentence for each package that does not say what it is.
-func checkDocs(pkgs []pkg) (broken []string) {
-	for _, p := range pkgs {
-		switch {
-		case p.Doc == "":
-			broken = append(broken, local(p.ImportPath)+" has no package doc: say what it guarantees and what it does not")
-		case p.Name != "main" && !strings.HasPrefix(p.Doc, "Package "+p.Name+" "):
-			broken = append(broken, fmt.Sprintf("%s: the package doc does not begin with \"Package %s\"", local(p.ImportPath), p.Name))
 		}
 	}
 	return broken
@@ -150,33 +136,35 @@ func TestMain(m *testing.M) { testrun.Main(m) }
 
 func TestPackages_followTheirRules(t *testing.T) {
 	t.Parallel()
-	pkgs := list(t, "./...")
-	report(t, checkRules(rules, pkgs))
-	report(t, checkThirdParties(pkgs))
-	report(t, checkBans(pkgs))
-	report(t, checkDocs(pkgs))
+	rules, pkgs := readRules(t), list(t, "./...")
+	report(t, checkRules(rules["package"], pkgs))
+	report(t, checkThirdParties(rules["module"], pkgs))
+	report(t, checkBans(rules["program"], pkgs))
 }
 
 // TestRules_nameWhatExists finds slips that would make a rule check nothing: a package that
 // has two rules, or a name that no rule has.
 func TestRules_nameWhatExists(t *testing.T) {
 	t.Parallel()
-	paths := make(map[string]bool)
+	rules, paths := readRules(t), make(map[string]bool)
 	named := []string{strict, pure, testHelpers, public}
-	for _, r := range rules {
+	for _, r := range rules["package"] {
 		if paths[r.path] || r.why == "" {
 			t.Errorf("%s has two rules, or one without a reason", r.path)
 		}
 		paths[r.path] = true
-		named = append(named, strings.TrimPrefix(r.imports, "all but "))
+		named = append(named, strings.TrimPrefix(r.list, "all but "))
 	}
-	for _, t := range thirdParties {
-		named = append(named, t.packages)
+	if len(rules) != 3 {
+		t.Errorf("imports.txt has %d kinds of lines", len(rules))
 	}
-	for _, b := range bans {
-		named = append(named, b.program)
-		if under(b.path, module) {
-			named = append(named, local(b.path))
+	for _, r := range rules["module"] {
+		named = append(named, r.list)
+	}
+	for _, r := range rules["program"] {
+		named = append(named, r.path)
+		if under(r.list, module) {
+			named = append(named, local(r.list))
 		}
 	}
 	for path := range strings.FieldsSeq(strings.Join(named, " ")) {
@@ -190,6 +178,8 @@ func TestRules_nameWhatExists(t *testing.T) {
 // violation and names the beginning of the sentence that it must cause.
 func TestChecks_findPlantedViolations(t *testing.T) {
 	t.Parallel()
+	rules := readRules(t)
+	bans := rules["program"]
 	at := func(path string) string { return module + "/" + path }
 	// planted is a package with imports, of which those after "tests" are its tests'.
 	planted := func(path string, imports ...string) pkg {
@@ -202,11 +192,11 @@ func TestChecks_findPlantedViolations(t *testing.T) {
 		if i := slices.Index(imports, "tests"); i >= 0 {
 			own, tests = imports[:i], imports[i+1:]
 		}
-		return pkg{ImportPath: at(path), Imports: own, XTestImports: tests, Deps: own, Name: "planted"}
+		return pkg{ImportPath: at(path), Imports: own, XTestImports: tests, Deps: own}
 	}
 	check := func(p pkg) []string {
-		only := slices.DeleteFunc(slices.Clone(rules), func(r rule) bool { return r.path != local(p.ImportPath) })
-		return slices.Concat(checkRules(only, []pkg{p}), checkThirdParties([]pkg{p}))
+		only := slices.DeleteFunc(slices.Clone(rules["package"]), func(r rule) bool { return r.path != local(p.ImportPath) })
+		return slices.Concat(checkRules(only, []pkg{p}), checkThirdParties(rules["module"], []pkg{p}))
 	}
 	for name, test := range map[string]struct {
 		got  []string
@@ -223,12 +213,8 @@ func TestChecks_findPlantedViolations(t *testing.T) {
 			check(planted("fulfillment", "github.com/ThreeDotsLabs/watermill/message", "tests", "github.com/labstack/echo/v4")),
 			[]string{"fulfillment must not import github.com/ThreeDotsLabs/watermill/message: ", "fulfillment must not import github.com/labstack/echo/v4: "},
 		},
-		"the api links stripe-go":       {checkBans([]pkg{planted("cmd/api", "github.com/stripe/stripe-go/v85")}), []string{"cmd/api must not link github.com/stripe: " + noProvider}},
-		"a name that only begins alike": {checkBans([]pkg{planted("cmd/api", "github.com/stripes", "internal/stripes", "testing2")}), nil},
-		"a package that does not say what it is": {
-			checkDocs([]pkg{planted("inbox"), {ImportPath: at("outbox"), Name: "outbox", Doc: "Things."}, {ImportPath: at("ledger"), Name: "ledger", Doc: "Package ledger stores."}}),
-			[]string{"inbox has no package doc", "outbox: the package doc does not begin with \"Package outbox\""},
-		},
+		"the api links stripe-go":       {checkBans(bans, []pkg{planted("cmd/api", "github.com/stripe/stripe-go/v85")}), []string{"cmd/api must not link github.com/stripe: "}},
+		"a name that only begins alike": {checkBans(bans, []pkg{planted("cmd/api", "github.com/stripes", "internal/stripes", "testing2")}), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

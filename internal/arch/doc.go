@@ -6,7 +6,7 @@
 //
 // The checks of imports see the import graph, for the platform that they run on. They do not see
 // what a package does with what it may import: two packages that never import one another can still
-// agree in a table. The rules are in map_test.go.
+// agree in a table. The rules are in testdata/imports.txt.
 //
 // No library knows these rules, and the package that reads all others is a part of none.
 package arch

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -112,13 +111,7 @@ select append_event('{sold}', 'refund.requested.v1', '{"refund_id": "re_forged",
 			}
 		}
 	}
-	const golden = "testdata/timeline.txt"
-	if os.Getenv("UPDATE_GOLDEN") != "" {
-		testdb.Must(t, os.WriteFile(golden, []byte(text.String()), 0o600))
-	}
-	want, err := os.ReadFile(golden)
-	testdb.Must(t, err)
-	testrun.Same(t, "timelines", strings.Split(string(want), "\n"), strings.Split(text.String(), "\n"))
+	testrun.Golden(t, "timeline.txt", text.String())
 }
 
 func TestReadTimeline_findsByName(t *testing.T) {

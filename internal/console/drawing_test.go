@@ -27,13 +27,7 @@ func TestDraw(t *testing.T) {
 	testrun.Must(t, json.Unmarshal(stored, &crashed))
 	got, err := console.Draw(crashed)
 	testrun.Must(t, err)
-	const golden = "testdata/crashed.svg"
-	if os.Getenv("UPDATE_GOLDEN") != "" {
-		testrun.Must(t, os.WriteFile(golden, []byte(got), 0o600))
-	}
-	want, err := os.ReadFile(golden)
-	testrun.Must(t, err)
-	testrun.Same(t, "the drawing", strings.Split(string(want), "\n"), strings.Split(string(got), "\n"))
+	testrun.Golden(t, "crashed.svg", string(got))
 }
 
 // node is an element of a drawing.

@@ -1,9 +1,7 @@
 package httpapi_test
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,8 +10,6 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
-
-var record = flag.Bool("record", false, "write testdata/answers.txt anew")
 
 // changing are the parts of an answer that differ from run to run.
 var changing = []struct {
@@ -66,19 +62,8 @@ func (r *transcript) send(t *testing.T, w *world, c call) answer {
 	return a
 }
 
-// compare compares with a file of testdata. go test -record writes the file anew.
-func (r *transcript) compare(t *testing.T, file string) {
-	t.Helper()
-	if *record {
-		testdb.Must(t, os.WriteFile("testdata/"+file, []byte(r.String()), 0o600))
-	}
-	want, err := os.ReadFile("testdata/" + file)
-	testdb.Must(t, err)
-	testrun.Same(t, "answers", string(want), r.String())
-}
-
 // TestAnswers_areAsRecorded sends requests in this order and compares every answer with its
-// headers.
+// headers with testdata/answers.txt, which UPDATE_GOLDEN=1 writes anew.
 func TestAnswers_areAsRecorded(t *testing.T) {
 	t.Parallel()
 	w, r := serve(t), &transcript{ids: map[string]string{}}
@@ -108,5 +93,5 @@ func TestAnswers_areAsRecorded(t *testing.T) {
 	}
 	send(get("/v1/charges?limit=1"))
 	send(get("/v1/balances"))
-	r.compare(t, "answers.txt")
+	testrun.Golden(t, "answers.txt", r.String())
 }

@@ -62,9 +62,7 @@ func TestCommitted(t *testing.T) {
 func TestCommitted_ringsInOtherProcessesForWhatTheProgramDoesNotHandle(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
-	conn, err := pgx.Connect(t.Context(), db.Pool().Config().ConnString())
-	testdb.Must(t, err)
-	defer func() { _ = conn.Close(testrun.Bounded(t)) }()
+	conn := testdb.Session(t, db.Pool().Config().ConnString())
 	testdb.Exec(t, conn, "listen payonce_due")
 	testdb.Warm(t, db.Pool(), 2) // for LISTEN, and for NOTIFY, which has a second
 	d := service.NewBell(slog.New(slog.DiscardHandler))

@@ -137,6 +137,19 @@ func Server(tb testing.TB, o local.Options) *local.Server {
 	return s
 }
 
+// Golden compares lines with a file of testdata, which UPDATE_GOLDEN=1 writes. Each change of such a file is a change of
+// behaviour, to be read line by line.
+func Golden(tb testing.TB, file string, lines ...string) {
+	tb.Helper()
+	path, got := filepath.Join("testdata", file), strings.Join(lines, "\n")
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		Must(tb, os.WriteFile(path, []byte(got), 0o600))
+	}
+	want, err := os.ReadFile(path)
+	Must(tb, err)
+	Same(tb, path, strings.Split(string(want), "\n"), strings.Split(got, "\n"))
+}
+
 func end() error {
 	endingsMu.Lock()
 	defer endingsMu.Unlock()
