@@ -65,13 +65,13 @@ func deploy(t *testing.T, s setup) *deployment {
 		s.on = sharedServer(t)
 	}
 	d := &deployment{setup: s}
-	build := programs
+	run := binaries(t)
+	var err error
 	if s.detectRaces {
-		build = raceDetecting
+		run, err = raceDetecting()
+		must(t, err)
 	}
-	run, err := build()
-	must(t, err)
-	d.world, err = s.on.openWorld(t.Context(), run, t.TempDir())
+	d.world, err = s.on.openWorld(t.Context(), binaries(t), run, t.TempDir())
 	t.Cleanup(func() {
 		if err := d.close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)

@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -37,9 +38,9 @@ type mutant struct {
 	name  string
 	edits []edit
 
-	pkg, test string   // a test of a package, "TestX" or "TestX/a part of it"
-	flags     []string // of the test's own
-	says      string   // which invariant is violated, or what the test says
+	walk      string // an address of the walk
+	pkg, test string // a test of a package, "TestX" or "TestX/a part of it"
+	says      string // which invariant is violated, or what the test says
 
 	equivalent string // why no test can kill it
 }
@@ -56,7 +57,7 @@ func readMutants(t *testing.T, list string) (all []mutant) {
 		for _, line := range lines[1:] {
 			switch word, rest, _ := strings.Cut(line, " "); word {
 			case "walk":
-				m.pkg, m.test, m.flags = "./e2e", "TestWalk", []string{"-walk=" + rest}
+				m.walk = rest
 			case "test":
 				m.pkg, m.test, _ = strings.Cut(rest, " ")
 			case "says":
@@ -78,6 +79,16 @@ func readMutants(t *testing.T, list string) (all []mutant) {
 		all = append(all, m)
 	}
 	return all
+}
+
+// hunt returns how the mutant was caught: the point or test, and the invariant; "" for one that was
+// not caught.
+func (m mutant) hunt(t *testing.T) string {
+	t.Helper()
+	if m.walk != "" {
+		return byWalk(t, overlay(t, m.edits), m.walk, m.says)
+	}
+	return byTest(t, overlay(t, m.edits), m.pkg, m.test, m.says)
 }
 
 var (
@@ -110,7 +121,7 @@ func TestMutants(t *testing.T) {
 	caught := 0
 	for _, m := range hunted {
 		t.Run(strings.ReplaceAll(m.name, " ", "_"), func(t *testing.T) {
-			by := m.caught(t)
+			by := m.hunt(t)
 			if by == "" {
 				t.Fatalf("not caught: %s", m.name)
 			}
@@ -152,23 +163,23 @@ func overlay(t *testing.T, edits []edit) string {
 	return overlayOf(t, changed)
 }
 
-// caught hunts with a test: under the mutant it must fail, itself, and say why. It returns "" where it does not.
-func (m mutant) caught(t *testing.T) string {
+// byTest hunts with a test: under the mutant it must fail, itself, and say why.
+func byTest(t *testing.T, overlay, pkg, test, says string) string {
 	t.Helper()
-	name := strings.ReplaceAll(m.test, " ", "_")
+	name := strings.ReplaceAll(test, " ", "_")
 	pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(name), "/", "$/^") + "$"
-	out, err := goTest(t, overlay(t, m.edits), nil, append([]string{"-timeout=9m", "-run", pattern, m.pkg}, m.flags...)...)
+	out, err := goTest(t, overlay, nil, "-timeout=9m", "-run", pattern, pkg)
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
 	if bytes.Contains(out, []byte("[build failed]")) || bytes.Contains(out, []byte("[setup failed]")) {
 		t.Fatalf("the mutant does not build:\n%s", out)
 	}
-	if err == nil || !bytes.Contains(out, []byte("--- FAIL: "+name)) || !bytes.Contains(out, []byte(m.says)) {
-		t.Logf("%s %s %q printed:\n%s", m.pkg, m.test, m.flags, out)
+	if err == nil || !bytes.Contains(out, []byte("--- FAIL: "+name)) || !bytes.Contains(out, []byte(says)) {
+		t.Logf("%s %s printed:\n%s", pkg, test, out)
 		return ""
 	}
-	return fmt.Sprintf("%s %s %q: %s", m.pkg, m.test, m.flags, m.says)
+	return fmt.Sprintf("%s %s: %s", pkg, test, says)
 }
 
 // goTest runs tests of the tree under an overlay. Most bugs show in a condition that never holds.
@@ -176,11 +187,39 @@ func goTest(t *testing.T, overlay string, env []string, args ...string) (out []b
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
 	defer cancel()
-	command := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1"}, args...)...)
+	command := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-overlay=" + overlay}, args...)...)
 	command.Dir = ".."
-	flags := strings.TrimSpace(os.Getenv("GOFLAGS") + " -overlay=" + overlay) // of the builds below a test too
-	command.Env = append(append(os.Environ(), "AWAIT_STALL=15s", "GOFLAGS="+flags), env...)
+	command.Env = append(append(os.Environ(), "AWAIT_STALL=15s"), env...)
 	return command.CombinedOutput()
+}
+
+// byWalk hunts with a run of the crash walk, at the address that replays it. The promise that is named
+// must be violated there, or already with nothing armed.
+func byWalk(t *testing.T, overlay, address, promise string) string {
+	t.Helper()
+	_, rest, _ := strings.Cut(address, "/")
+	program, _, _ := strings.Cut(rest, "/")
+	violations, fired := hunt(t, mutated(t, program, overlay), address)
+	i := slices.IndexFunc(violations, func(v string) bool { return strings.Contains(v, promise) })
+	if i < 0 {
+		t.Logf("%s: fired is %v; violated were %q", address, fired, violations)
+		return ""
+	}
+	return address + ": " + violations[i]
+}
+
+// mutated are the programs, with the bug in the api or the worker.
+func mutated(t *testing.T, program, overlay string) harness.Binaries {
+	t.Helper()
+	built := filepath.Join(t.TempDir(), program)
+	runIn(t, "..", "go", "build", "-overlay="+overlay, "-o", built, "./cmd/"+program)
+	b := binaries(t)
+	if program == "api" {
+		b.API = built
+	} else {
+		b.Worker = built
+	}
+	return b
 }
 
 // TestMutants_canBePlanted looks that the tree still holds what each of them

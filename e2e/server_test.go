@@ -207,12 +207,12 @@ type world struct {
 	tables   *pgxpool.Pool // of the database
 }
 
-// openWorld copies the database, which the programs make. What it returns has to be
+// openWorld copies the database, which sound programs make. What it returns has to be
 // closed, also with an error.
-func (s *server) openWorld(ctx context.Context, programs harness.Binaries, log string) (*world, error) {
+func (s *server) openWorld(ctx context.Context, sound, programs harness.Binaries, log string) (*world, error) {
 	w := &world{World: harness.World{Binaries: programs, Log: log}, server: s}
 	w.Secrets = processSecrets()
-	template, err := s.template(ctx, programs)
+	template, err := s.template(ctx, sound)
 	if err != nil {
 		return w, err
 	}

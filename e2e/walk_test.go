@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/robustness/failpoint"
+	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -35,7 +36,7 @@ func TestWalk(t *testing.T) {
 	}
 	begun := time.Now()
 	seed := testrun.Seed(t)
-	w := newWalker(t)
+	w := newWalker(t, binaries(t))
 	wanted := func(string, string) bool { return true }
 	if *walkWhat == "" {
 		w.environment.parallelRuns = sampleParallelRuns
@@ -151,15 +152,39 @@ func notRun(recordings []recording, targets []target) string {
 }
 
 // newWalker makes the environment of a walk, until the test ends.
-func newWalker(t *testing.T) *walker {
+func newWalker(t *testing.T, programs harness.Binaries) *walker {
 	t.Helper()
-	g := &environment{on: sharedServer(t), programs: binaries(t), dir: t.TempDir(), parallelRuns: parallelRuns}
+	g := &environment{on: sharedServer(t), programs: programs, sound: binaries(t), dir: t.TempDir(), parallelRuns: parallelRuns}
 	t.Cleanup(func() {
 		if err := g.close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
 	})
 	return &walker{environment: g, report: t.Errorf}
+}
+
+// hunt does the run of an address with programs of the caller's choice, and returns what was
+// violated in it, and whether it came to its point. Programs that break promises with nothing
+// armed are caught once.
+func hunt(t *testing.T, programs harness.Binaries, address string) (violations []string, fired bool) {
+	t.Helper()
+	w := newWalker(t, programs)
+	recordings, err := w.recordings(t.Context(), func(scenario, program string) bool {
+		return strings.HasPrefix(address, scenario+"/"+program+"/")
+	})
+	if err != nil {
+		return []string{err.Error()}, false
+	}
+	targets, err := chosen(recordings, address, rand.New(rand.NewPCG(1, 1)))
+	must(t, err)
+	w.report = func(string, ...any) {}
+	if err = w.walk(t.Context(), recordings, targets); err != nil {
+		violations = append(violations, err.Error())
+	}
+	for _, one := range w.done {
+		violations, fired = append(violations, one.violations...), one.fired
+	}
+	return violations, fired
 }
 
 // target is one run of the walk: where, on which side and how.

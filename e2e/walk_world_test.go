@@ -17,7 +17,8 @@ import (
 // environment is what all testbeds of a walk share.
 type environment struct {
 	on           *server
-	programs     harness.Binaries
+	programs     harness.Binaries // those under test; of a mutant where one is hunted
+	sound        harness.Binaries // that make the template databases
 	dir          string
 	parallelRuns int
 
@@ -97,7 +98,7 @@ func (g *environment) newTestbed(ctx context.Context) (p *testbed, err error) {
 	if err != nil {
 		return p, err
 	}
-	if p.world, err = g.on.openWorld(ctx, g.programs, log); err != nil {
+	if p.world, err = g.on.openWorld(ctx, g.sound, g.programs, log); err != nil {
 		return p, err
 	}
 	if err := p.StartSandbox(ctx, ""); err != nil {
