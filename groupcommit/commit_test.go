@@ -29,6 +29,7 @@ const (
 	insertPoison  = `insert into effects (id, twin) values (1 / $1, 0)`
 	insertNowhere = `insert into nowhere (id) values ($1)`
 	insertDiary   = `insert into diaries (merchant_id, id) values ($1, $2)`
+	takeStock     = `update stock set available = available - 1, reserved = reserved + 1 where merchant_id = $1 and sku = $2`
 )
 
 // declared are the statements of these tests that may share a commit.
@@ -40,7 +41,6 @@ func declared() *groupcommit.Statements {
 		{SQL: insertNowhere, ManyRows: `insert into nowhere (id) select * from unnest($1::int[])`},
 		{SQL: insertDiary, ManyRows: `insert into diaries (merchant_id, id) select * from unnest($1::text[], $2::int[])`},
 		{SQL: takeStock, Table: "stock", Key: 2},
-		{SQL: endMessage, Table: "inbox", Key: 1},
 	}, inbox.Writes()...)...)
 }
 

@@ -81,17 +81,10 @@ func wantNoErrors(t *testing.T, errs []error) {
 	}
 }
 
-// slot is effects in a pool of one slot.
-func slot(t *testing.T) *postgres.DB {
-	t.Helper()
-	db, _ := effects(t, postgres.Options{Writes: declared()})
-	return db
-}
-
 // Of 65 batches one is over: a group has at most 64.
 func TestGroupCommit_sendsQueuedBatchesAsOneTransaction(t *testing.T) {
 	t.Parallel()
-	db := slot(t)
+	db, _ := effects(t, postgres.Options{Writes: declared()})
 	wantNoErrors(t, together(t, db.Committer(), committing(db, numbered(65)...)...))
 	if got, want := db.Committer().Stats(), (groupcommit.Stats{Commits: 1, Batches: 64}); got != want {
 		t.Errorf("group commits are %+v, want %+v", got, want)
@@ -110,7 +103,7 @@ func (panics) Value() (driver.Value, error) { panic("planted") }
 // leaves the slot free.
 func TestGroupCommit_aPanicIsAnUnknownOutcome(t *testing.T) {
 	t.Parallel()
-	db := slot(t)
+	db, _ := effects(t, postgres.Options{Writes: declared()})
 	batches := numbered(8)
 	batches[4].Queue(insert, panics{}, 1)
 	for i, err := range together(t, db.Committer(), committing(db, batches...)...) {

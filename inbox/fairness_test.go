@@ -8,29 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
-
-// counting counts commits. The first may fail.
-type counting struct {
-	groupcommit.DB
-
-	n     atomic.Int64
-	first error
-}
-
-func (c *counting) Commit(ctx context.Context, b *pgx.Batch) error {
-	if c.n.Add(1) == 1 && c.first != nil {
-		return c.first
-	}
-	return c.DB.Commit(ctx, b)
-}
 
 // putMany puts messages of a partition into the inbox of the receiver r.
 func putMany(t *testing.T, db *postgres.DB, partition string, messages int) {
@@ -45,7 +27,7 @@ func TestFairness_aCrowdLeavesSlotsToOthers(t *testing.T) {
 	for _, slots := range []int{2, 3, 8, 16} {
 		t.Run(fmt.Sprint(slots, " slots"), func(t *testing.T) {
 			db := fresh(t)
-			putMany(t, db, "crowd", 3000)
+			putMany(t, db, "crowd", 100)
 			free := make(chan struct{})
 			p := processor(t, db, func(_ context.Context, d *inbox.Delivery) error {
 				if d.Partition == "crowd" {

@@ -22,7 +22,6 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/inbox/deadletter"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -85,28 +84,20 @@ func TestReceiveAndAppend_storeEachMessageOnce(t *testing.T) {
 		},
 		"metadata that is no text": {[]inbox.Message{{ID: "a", Metadata: map[string]string{"\x00m": "\x00\xff\\u0000"}}}, inbox.Reception{New: 1}, "a:a:pending:t"},
 	} {
-		for entry, receive := range map[string]func(t *testing.T, db groupcommit.DB) inbox.Reception{
-			"Receive": func(t *testing.T, db groupcommit.DB) inbox.Reception {
-				t.Helper()
-				got, err := processor(t, db, answer(nil)).Receive(t.Context(), test.messages...)
-				testdb.Must(t, err)
-				return got
-			},
-			"Append": func(t *testing.T, db groupcommit.DB) inbox.Reception {
-				t.Helper()
-				for _, m := range test.messages {
-					testdb.Must(t, send(t.Context(), db, m))
-				}
-				return inbox.Reception{}
-			},
-		} {
+		for _, entry := range []string{"Receive", "Append"} {
 			t.Run(entry+" "+name, func(t *testing.T) {
 				db := fresh(t)
 				write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, done_fence)
 					values ('r', 'known', 'k', 'note', '', '{}', sha256('as before'), 'done', 1, 1)`)
 				for _, want := range []inbox.Reception{test.became, {Duplicates: len(test.messages)}} { // a repetition changes nothing
-					if got := receive(t, db); entry == "Receive" {
+					if entry == "Receive" {
+						got, err := processor(t, db, answer(nil)).Receive(t.Context(), test.messages...)
+						testdb.Must(t, err)
 						testrun.Same(t, "what became of them", want, got)
+					} else {
+						for _, m := range test.messages {
+							testdb.Must(t, send(t.Context(), db, m))
+						}
 					}
 					testrun.Same(t, "the rows", test.rows, testdb.One[string](t, db, `
 select string_agg(concat_ws(':', message_id, ordering_key, status, first), ' ' order by message_id) from inbox where message_id <> 'known'`))
@@ -241,28 +232,13 @@ func TestConsume(t *testing.T) {
 func TestReceive_ofAServerOutOfReach(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
-	p := processor(t, &cut{DB: db}, answer(nil))
+	p := processor(t, failing(db, groupcommit.ErrNotCommitted), answer(nil))
 	if _, err := p.Receive(t.Context(), note("m", "")); !errors.Is(err, groupcommit.ErrNotCommitted) {
 		t.Errorf("the error is %v", err)
 	}
 	testrun.Same(t, "messages", 0, testdb.One[int](t, db, `select count(*) from inbox`))
 	_, err := p.Receive(t.Context(), note("m", ""))
 	testdb.Must(t, err)
-}
-
-// cut is a database whose server is out of reach for the first commit.
-type cut struct {
-	*postgres.DB
-
-	again bool
-}
-
-func (c *cut) Commit(ctx context.Context, b *pgx.Batch) error {
-	if !c.again {
-		c.again = true
-		return groupcommit.ErrNotCommitted
-	}
-	return c.DB.Commit(ctx, b)
 }
 
 type endedSubscription struct{ message.Subscriber }

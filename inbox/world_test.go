@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -94,6 +95,31 @@ func start(t *testing.T, p *inbox.Processor) (stop func()) {
 	})
 	t.Cleanup(stop)
 	return stop
+}
+
+// hooked is a database whose commits are those of a function.
+type hooked struct {
+	groupcommit.DB
+
+	commit func(ctx context.Context, b *pgx.Batch) error
+}
+
+func (h hooked) Commit(ctx context.Context, b *pgx.Batch) error { return h.commit(ctx, b) }
+
+// failing is a database whose first commit has an error, and is not sent.
+func failing(db groupcommit.DB, err error) groupcommit.DB {
+	var first sync.Once
+	return hooked{db, func(ctx context.Context, b *pgx.Batch) (failed error) {
+		if first.Do(func() { failed = err }); failed != nil {
+			return failed
+		}
+		return db.Commit(ctx, b)
+	}}
+}
+
+// has reports whether a batch has a statement of the inbox.
+func has(b *pgx.Batch, statement string) bool {
+	return slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return strings.Contains(q.SQL, "-- inbox."+statement+"\n") })
 }
 
 // diary notes what handlers did, in order.

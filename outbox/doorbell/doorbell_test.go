@@ -52,6 +52,17 @@ func listens(t *testing.T, database string) *pgx.Conn {
 	return conn
 }
 
+// hear returns what is notified, until the last.
+func hear(t *testing.T, conn *pgx.Conn, last string) (heard []string) {
+	t.Helper()
+	for !slices.Contains(heard, last) {
+		n, err := conn.WaitForNotification(t.Context())
+		testdb.Must(t, err)
+		heard = append(heard, n.Payload)
+	}
+	return heard
+}
+
 const terminate = `
 select count(pg_terminate_backend(pid, 10000))
   from pg_stat_activity
@@ -99,13 +110,7 @@ func TestDoorbell_sendsOneNotificationForManyRings(t *testing.T) {
 		d.Ring("a")
 	}
 	d.Ring("last")
-	var heard []string
-	for !slices.Contains(heard, "last") {
-		n, err := conn.WaitForNotification(t.Context())
-		testdb.Must(t, err)
-		heard = append(heard, n.Payload)
-	}
-	if len(heard) > rings/100 {
+	if heard := hear(t, conn, "last"); len(heard) > rings/100 {
 		t.Errorf("%d rings are %d notifications", rings, len(heard))
 	}
 }
@@ -128,13 +133,7 @@ func TestDoorbell_sendsTheLastRingsWhenItEnds(t *testing.T) {
 		cancel()
 		ended.Wait()
 		testdb.Exec(t, pool, `notify doorbell, 'the end'`)
-		var heard []string
-		for !slices.Contains(heard, "the end") {
-			n, err := conn.WaitForNotification(t.Context())
-			testdb.Must(t, err)
-			heard = append(heard, n.Payload)
-		}
-		testrun.Same(t, "notifications", []string{"last", "the end"}, heard)
+		testrun.Same(t, "notifications", []string{"last", "the end"}, hear(t, conn, "the end"))
 	}
 }
 
