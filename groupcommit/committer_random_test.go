@@ -41,10 +41,7 @@ var poison = map[string]func(b *pgx.Batch){
 }
 
 // row is one of effects: the id and the twin are each there once.
-type row struct {
-	ID, Twin int
-	Other    bool // inserted by another statement
-}
+type row struct{ ID, Twin int }
 
 // touched is a message that a unit ends under a fence.
 type touched struct{ ID, Fence int64 }
@@ -63,11 +60,7 @@ func (w work) batch() *pgx.Batch {
 		b.Queue(insertDiary, w.Merchant, 1)
 	}
 	for _, r := range w.Rows {
-		if r.Other {
-			b.Queue(insertTwin, r.Twin, r.ID)
-		} else {
-			b.Queue(insert, r.ID, r.Twin)
-		}
+		b.Queue(insert, r.ID, r.Twin)
 	}
 	if w.Poison != "" {
 		poison[w.Poison](b)
@@ -115,7 +108,7 @@ func (w work) apply(b books) (after books, refusal string) {
 func drawWork(fences []int64) *rapid.Generator[work] {
 	small, few := rapid.IntRange(1, 25), rapid.Int64Range(1, 3)
 	drawRow := rapid.Custom(func(r *rapid.T) row {
-		return row{small.Draw(r, "id"), small.Draw(r, "twin"), rapid.Bool().Draw(r, "other")}
+		return row{small.Draw(r, "id"), small.Draw(r, "twin")}
 	})
 	drawMessage := rapid.Custom(func(r *rapid.T) touched {
 		m := touched{rapid.Int64Range(1, 7).Draw(r, "id"), few.Draw(r, "fence")}

@@ -139,8 +139,7 @@ func TestProcessor_correctsDueTimes(t *testing.T) {
 	write(t, db, `update inbox set due_at = now() + interval '359 minutes', waits = 1, fence = 1 where message_id = 'waits'`)
 	write(t, db, `update inbox set due_at = now() + interval '50 seconds', attempts = 1, fence = 1 where message_id = 'fails'`)
 	start(t, processor(t, db, answer(nil), func(o *inbox.Options) { o.Policy.BackoffBase, o.Policy.BackoffCap = time.Second, time.Minute }))
-	testrun.Row(t, db, `select bool_and(status = 'done') from inbox where message_id not in ('waits', 'fails')`)
-	testrun.Row(t, db, `select bool_and(status = 'pending') from inbox where message_id in ('waits', 'fails')`)
+	testrun.Row(t, db, `select bool_and(status = case when message_id in ('waits', 'fails') then 'pending' else 'done' end) from inbox`)
 }
 
 // However many keys a transaction has locked, claims go on, and the other keys are repaired.

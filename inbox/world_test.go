@@ -122,35 +122,9 @@ func has(b *pgx.Batch, statement string) bool {
 	return slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return strings.Contains(q.SQL, "-- inbox."+statement+"\n") })
 }
 
-// diary notes what handlers did, in order.
-type diary struct {
-	mu    sync.Mutex
-	lines []string
-}
-
-func (d *diary) note(format string, args ...any) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.lines = append(d.lines, fmt.Sprintf(format, args...))
-}
-
-func (d *diary) String() string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return strings.Join(d.lines, " ")
-}
-
 // answer is a handler that does nothing but return err.
 func answer(err error) inbox.Handler {
 	return func(context.Context, *inbox.Delivery) error { return err }
-}
-
-// noting is a handler that notes what it gets.
-func noting(d *diary) inbox.Handler {
-	return func(_ context.Context, m *inbox.Delivery) error {
-		d.note("%s", m.ID)
-		return nil
-	}
 }
 
 // hung is a handler that holds what it gets until it may finish, and then commits the end.

@@ -45,9 +45,7 @@ func run(t *testing.T, database string, log *testrun.Log, names ...string) (d *d
 // listens is a session that listens as doorbells do.
 func listens(t *testing.T, database string) *pgx.Conn {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), database)
-	testdb.Must(t, err)
-	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	conn := testdb.Session(t, database)
 	testdb.Exec(t, conn, "listen doorbell")
 	return conn
 }
