@@ -93,9 +93,7 @@ func TestEnd_statesOfAMessage(t *testing.T) {
 func TestEnd_backoffIsRandomWithinItsBounds(t *testing.T) {
 	t.Parallel()
 	db := stocked(t)
-	for n := range 60 {
-		put(t, db, strconv.Itoa(n), "")
-	}
+	putMany(t, db, "", 60)
 	write(t, db, `update inbox set attempts = 1000`)
 	start(t, processor(t, db, answer(errors.New("no")), func(o *inbox.Options) {
 		o.Policy.MaxAttempts, o.Policy.BackoffBase, o.Policy.BackoffCap = math.MaxInt32, time.Hour, 8*time.Hour
@@ -239,8 +237,6 @@ func TestDrain(t *testing.T) {
 		testrun.Row(t, db, `select status = 'pending' and attempts = 0 and waits = 0 and due_at <= clock_timestamp() from inbox`)
 	})
 }
-
-func shortBackoff(o *inbox.Options) { o.Policy.BackoffBase, o.Policy.BackoffCap = 1, 1 }
 
 func TestDeleteExpired(t *testing.T) {
 	t.Parallel()

@@ -21,8 +21,7 @@ import (
 
 // short is a policy of a test that waits for leases.
 func short(o *inbox.Options) {
-	shortBackoff(o)
-	o.Policy.Lease = 300 * time.Millisecond
+	o.Policy.BackoffBase, o.Policy.BackoffCap, o.Policy.Lease = 1, 1, 300*time.Millisecond
 }
 
 // through returns a pool whose connections can all be cut, as if its process died.
@@ -284,15 +283,20 @@ func TestClaim_whoseCommitIsSlow(t *testing.T) {
 	testrun.Row(t, db, `select bool_and(attempts = 1 and deaths = 0) from inbox`)
 }
 
-// A message whose commit took longer than the overlap of claims is found within a second. A holder without
-// a message is not registered.
-func TestClaim_findsWhatWasCommittedLate(t *testing.T) {
+// A processor with nothing to do asks the database once a second, and writes nothing. It finds a message whose
+// commit took longer than the overlap of claims.
+func TestProcessor_idle(t *testing.T) {
 	t.Parallel()
-	db := stocked(t)
-	start(t, processor(t, db, answer(nil), short))
-	put(t, db, "m0", "")
+	db := stocked(t, "m0@k")
+	var commits atomic.Int64
+	start(t, processor(t, hooked{db, func(ctx context.Context, b *pgx.Batch) error { commits.Add(1); return db.Commit(ctx, b) }}, answer(nil)))
 	done(t, db)
-	testrun.Row(t, db, `select count(*) = 0 from inbox_holders`) // claims left nothing due meanwhile
+	began, before := time.Now(), commits.Load()
+	testrun.True(t, "six more transactions, one of them of the end", func() bool { return commits.Load() >= before+6 })
+	if took := time.Since(began); took < 4*time.Second {
+		t.Errorf("six transactions in %v, want at most one a second", took)
+	}
+	testrun.Row(t, db, `select count(*) = 0 from inbox_holders`)
 	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, first, due_at)
 		select receiver, 'm1', 'm1', type, payload, metadata, payload_hash, true, clock_timestamp() - interval '4 s' from inbox`)
 	done(t, db)
