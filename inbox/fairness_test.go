@@ -24,10 +24,10 @@ func putMany(t *testing.T, db *postgres.DB, partition string, messages int) {
 // However many messages one partition has, and however long its handlers take, others are handled.
 func TestFairness_aCrowdLeavesSlotsToOthers(t *testing.T) {
 	t.Parallel()
-	for _, slots := range []int{2, 3, 8, 16} {
+	for _, slots := range []int{2, 16} {
 		t.Run(fmt.Sprint(slots, " slots"), func(t *testing.T) {
 			db := fresh(t)
-			putMany(t, db, "crowd", 100)
+			putMany(t, db, "crowd", 40)
 			free := make(chan struct{})
 			p := processor(t, db, func(_ context.Context, d *inbox.Delivery) error {
 				if d.Partition == "crowd" {
