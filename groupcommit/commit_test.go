@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -29,18 +31,17 @@ const (
 	insertPoison  = `insert into effects (id, twin) values (1 / $1, 0)`
 	insertNowhere = `insert into nowhere (id) values ($1)`
 	insertDiary   = `insert into diaries (merchant_id, id) values ($1, $2)`
+	takeStock     = `update stock set available = available - 1, reserved = reserved + 1 where merchant_id = $1 and sku = $2`
 )
 
 // declared are the statements of these tests that may share a commit.
 func declared() *groupcommit.Statements {
 	return groupcommit.NewStatements(append([]groupcommit.Statement{
 		{SQL: insert, ManyRows: `insert into effects (id, twin) select * from unnest($1::int[], $2::int[])`},
-		{SQL: insertTwin, ManyRows: `insert into effects (twin, id) select * from unnest($1::int[], $2::int[])`},
 		{SQL: insertPoison, ManyRows: `insert into effects (id, twin) select 1 / n, 0 from unnest($1::int[]) as p (n)`},
 		{SQL: insertNowhere, ManyRows: `insert into nowhere (id) select * from unnest($1::int[])`},
 		{SQL: insertDiary, ManyRows: `insert into diaries (merchant_id, id) select * from unnest($1::text[], $2::int[])`},
 		{SQL: takeStock, Table: "stock", Key: 2},
-		{SQL: endMessage, Table: "inbox", Key: 1},
 	}, inbox.Writes()...)...)
 }
 
@@ -282,5 +283,67 @@ func TestGroupCommit_waitsForAConnectionUntilItsLatestDeadline(t *testing.T) {
 	case <-time.After(100 * time.Millisecond):
 		conn.Release()
 		wantNoErrors(t, []error{<-results[0], <-results[1]})
+	}
+}
+
+// While no standby confirms, at most half of the pool's connections, and as many sessions of the
+// server, are in commits, however often callers leave and try again. What was not sent never is,
+// and what was is committed once the standby is back.
+func TestCommit_thatHangsLeavesConnectionsToReads(t *testing.T) {
+	testdb.Long(t, "it starts a server")
+	t.Parallel()
+	server := testrun.Server(t, local.Options{InMemory: true, Fsync: true})
+	s := testdb.StandbyOf(t, server, "postgres")
+	const conns, most = 5, 2
+	testdb.Must(t, server.CreateDatabase(t.Context(), "service"))
+	db := testdb.OpenAt(t, server.URL("service"), postgres.Options{MaxConns: conns, Writes: declared(), CommitTimeout: time.Second})
+	testdb.Exec(t, db.Pool(), createEffects)
+	testdb.Warm(t, db.Pool(), conns)
+	s.Leaves(t)
+	next, units := 0, []func(context.Context) error{}
+	for range 8 * most {
+		next += 3
+		undeclared, read := &pgx.Batch{}, &pgx.Batch{}
+		undeclared.Queue(`insert into effects (id) values ($1)`, next)
+		read.Queue(`insert into effects (id) values ($1) returning id`, next+1).QueryRow(func(row pgx.Row) error { return row.Scan(new(int)) })
+		units = append(units, committing(db, undeclared, read, batch(next+2))...)
+	}
+	errs := make([]error, len(units))
+	var all sync.WaitGroup
+	for i, unit := range units {
+		all.Go(func() { errs[i] = unit(t.Context()) })
+	}
+	all.Wait()
+	var sent []int
+	for i, err := range errs {
+		switch {
+		case groupcommit.OutcomeOf(err) == groupcommit.Unknown:
+			sent = append(sent, i+3)
+		case groupcommit.OutcomeOf(err) != groupcommit.NotCommitted || !errors.Is(err, groupcommit.ErrNotSent):
+			t.Errorf("the error is %v, want an unknown outcome or ErrNotSent", err)
+		}
+	}
+	if err := db.Commit(t.Context(), batch(1)); !errors.Is(err, groupcommit.ErrNotSent) {
+		t.Errorf("a caller that comes later gets %v, want ErrNotSent", err)
+	}
+	waiting := func() int { // those that no client has included
+		return testdb.One[int](t, s, `select count(*) from pg_stat_activity where wait_event = 'SyncRep' and datname = 'service'`)
+	}
+	testrun.True(t, "the sessions of what was sent are in commits", func() bool { return waiting() >= most })
+	if got := waiting(); got != most || len(sent) < got {
+		t.Errorf("%d sessions are in commits, and %d batches were sent, want %d sessions", got, len(sent), most)
+	}
+	testdb.Must(t, db.QueryRow(testrun.Bounded(t), `select`).Scan())
+	if !testrun.Within(testrun.Stall, db.Committer().Stalled) {
+		t.Error("the committer is not stalled")
+	}
+	s.Returns(t)
+	testrun.True(t, "what was sent is committed", func() bool { return slices.Equal(stored(t, db), sent) })
+	testrun.True(t, "a commit is confirmed", func() bool { next++; return db.Commit(t.Context(), batch(next+2)) == nil })
+	if slices.Contains(stored(t, db), 1) {
+		t.Error("what was not sent is committed")
+	}
+	if db.Committer().Stalled() || db.Committer().Stats().Late != 0 {
+		t.Error("the committer is still stalled")
 	}
 }

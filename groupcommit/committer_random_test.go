@@ -41,16 +41,10 @@ var poison = map[string]func(b *pgx.Batch){
 }
 
 // row is one of effects: the id and the twin are each there once.
-type row struct {
-	ID, Twin int
-	Other    bool // inserted by another statement
-}
+type row struct{ ID, Twin int }
 
-// touched is a message that a unit ends under a fence, or only counts.
-type touched struct {
-	ID, Fence int64
-	Counts    bool
-}
+// touched is a message that a unit ends under a fence.
+type touched struct{ ID, Fence int64 }
 
 // books are what the database has.
 type books struct {
@@ -58,7 +52,6 @@ type books struct {
 	Fences     []int64
 	Done       map[int64]bool
 	Lines      int
-	Waits      map[int64]int
 }
 
 func (w work) batch() *pgx.Batch {
@@ -67,28 +60,20 @@ func (w work) batch() *pgx.Batch {
 		b.Queue(insertDiary, w.Merchant, 1)
 	}
 	for _, r := range w.Rows {
-		if r.Other {
-			b.Queue(insertTwin, r.Twin, r.ID)
-		} else {
-			b.Queue(insert, r.ID, r.Twin)
-		}
+		b.Queue(insert, r.ID, r.Twin)
 	}
 	if w.Poison != "" {
 		poison[w.Poison](b)
 	}
 	for _, m := range w.Messages {
-		if m.Counts {
-			b.Queue(endMessage, m.ID, m.Fence)
-		} else {
-			end(b, m.ID, m.Fence)
-		}
+		end(b, m.ID, m.Fence)
 	}
 	return b
 }
 
 // apply is the effect of a unit, or the SQLSTATE with which it is refused.
 func (w work) apply(b books) (after books, refusal string) {
-	b.IDs, b.Twins, b.Done, b.Waits = maps.Clone(b.IDs), maps.Clone(b.Twins), maps.Clone(b.Done), maps.Clone(b.Waits)
+	b.IDs, b.Twins, b.Done = maps.Clone(b.IDs), maps.Clone(b.Twins), maps.Clone(b.Done)
 	late := ""
 	switch {
 	case w.Poison == "42P01": // before anything is sent
@@ -112,14 +97,10 @@ func (w work) apply(b books) (after books, refusal string) {
 		return b, w.Poison
 	}
 	for _, m := range w.Messages {
-		switch holds := m.ID <= int64(len(b.Fences)) && b.Fences[m.ID-1] == m.Fence; {
-		case m.Counts && holds:
-			b.Waits[m.ID]++
-		case !m.Counts && (!holds || b.Done[m.ID]):
+		if m.ID > int64(len(b.Fences)) || b.Fences[m.ID-1] != m.Fence || b.Done[m.ID] {
 			return b, "23514"
-		case !m.Counts:
-			b.Done[m.ID] = true
 		}
+		b.Done[m.ID] = true
 	}
 	return b, late
 }
@@ -127,10 +108,10 @@ func (w work) apply(b books) (after books, refusal string) {
 func drawWork(fences []int64) *rapid.Generator[work] {
 	small, few := rapid.IntRange(1, 25), rapid.Int64Range(1, 3)
 	drawRow := rapid.Custom(func(r *rapid.T) row {
-		return row{small.Draw(r, "id"), small.Draw(r, "twin"), rapid.Bool().Draw(r, "other")}
+		return row{small.Draw(r, "id"), small.Draw(r, "twin")}
 	})
 	drawMessage := rapid.Custom(func(r *rapid.T) touched {
-		m := touched{ID: rapid.Int64Range(1, 7).Draw(r, "id"), Fence: few.Draw(r, "fence"), Counts: rapid.IntRange(0, 5).Draw(r, "counts") == 0}
+		m := touched{rapid.Int64Range(1, 7).Draw(r, "id"), few.Draw(r, "fence")}
 		if m.ID <= int64(len(fences)) && rapid.IntRange(0, 3).Draw(r, "holds") > 0 {
 			m.Fence = fences[m.ID-1]
 		}
@@ -197,7 +178,7 @@ func TestGroupCommit_equalsIndividualCommits(t *testing.T) {
 			r.Error("a group is refused of which each batch passes")
 		}
 
-		b := books{IDs: map[int]bool{}, Twins: map[int]bool{}, Fences: fences, Done: map[int64]bool{}, Waits: map[int64]int{}}
+		b := books{IDs: map[int]bool{}, Twins: map[int]bool{}, Fences: fences, Done: map[int64]bool{}}
 		for i, w := range all {
 			if errs[i] != nil {
 				continue
@@ -220,10 +201,10 @@ func TestGroupCommit_equalsIndividualCommits(t *testing.T) {
 		}
 		var messages []string
 		for i := range fences {
-			messages = append(messages, fmt.Sprint(i+1, " ", b.Done[int64(i+1)], " ", b.Waits[int64(i+1)]))
+			messages = append(messages, fmt.Sprint(i+1, " ", b.Done[int64(i+1)]))
 		}
 		want(t, owner, `select count(*)::text from diaries`, strconv.Itoa(b.Lines))
-		want(t, owner, `select format('%s %s %s', id, (status = 'done' and done_fence = fence)::text, waits) from inbox order by id`, messages...)
+		want(t, owner, `select format('%s %s', id, (status = 'done' and done_fence = fence)::text) from inbox order by id`, messages...)
 	})
 	if db.Committer().Stats().Commits == 0 {
 		t.Error("no commit was shared")
@@ -256,34 +237,24 @@ func TestGroupCommit_reportsOutcomesThatAreTrueUnderFaults(t *testing.T) {
 			Writes: declared(), MaxConns: 4, Application: "faults", LockTimeout: time.Hour, StatementTimeout: time.Hour,
 		})
 	}
-	const sessions, units, unitsPerFault = 64, 15, 16
-	var faulting, working sync.WaitGroup
-	due := make(chan struct{}, sessions*units)
+	const sessions, units, unitsPerFault = 64, 10, 16
 	seed := testrun.Seed(t)
-	faulting.Go(func() {
-		random := rand.New(rand.NewPCG(seed, sessions))
-		n := 0
-		for range due {
-			fault := faults[n%len(faults)]
-			if fault == cutSession {
-				fault = fmt.Sprintf(fault, random.IntN(1000))
-			}
-			if _, err := owner.Pool().Exec(t.Context(), fault); err != nil {
-				t.Error(err)
-			}
-			n++
-		}
-	})
+	var working sync.WaitGroup
 	var ids atomic.Int64
-	var mu sync.Mutex
-	results := map[int]error{} // by the first of a unit's ids
+	results := make([]error, sessions*units+1)
 	for i := range sessions {
 		random := rand.New(rand.NewPCG(seed, uint64(i)))
 		working.Go(func() {
 			for range units {
 				n := int(ids.Add(1))
-				if n%unitsPerFault == 0 {
-					due <- struct{}{}
+				if n%unitsPerFault == 0 { // beside the others
+					sql := faults[n/unitsPerFault%len(faults)]
+					if sql == cutSession {
+						sql = fmt.Sprintf(sql, random.IntN(1000))
+					}
+					if _, err := owner.Pool().Exec(t.Context(), sql); err != nil {
+						t.Error(err)
+					}
 				}
 				id := 10 * n
 				b := batch(id)
@@ -304,21 +275,18 @@ func TestGroupCommit_reportsOutcomesThatAreTrueUnderFaults(t *testing.T) {
 					outcome != groupcommit.Unknown && outcome != groupcommit.NotCommitted {
 					t.Errorf("a unit has the error %v", err)
 				}
-				mu.Lock()
-				results[id] = err
-				mu.Unlock()
+				results[n] = err
 			}
 		})
 	}
 	working.Wait()
-	close(due)
-	faulting.Wait()
 
 	there := map[int]bool{}
 	for _, id := range stored(t, owner) {
 		there[id] = true
 	}
-	for id, err := range results {
+	for n, err := range results[1:] {
+		id := 10 * (n + 1)
 		switch first, last := there[id], there[id+1]; {
 		case first != last:
 			t.Errorf("of unit %d a half is stored, with the error %v", id, err)
@@ -333,91 +301,4 @@ func TestGroupCommit_reportsOutcomesThatAreTrueUnderFaults(t *testing.T) {
 	for _, db := range pools {
 		testrun.True(t, "no group commit is in flight", func() bool { return db.Committer().Idle() && db.Committer().Pending() == 0 })
 	}
-}
-
-const (
-	takeStock = `
-update stock
-   set available = available - 1,
-       reserved  = reserved + 1
- where merchant_id = $1
-   and sku = $2`
-
-	endMessage = `
-update inbox
-   set waits = waits + 1
- where id = $1
-   and fence = $2`
-)
-
-const deadlocks = `select deadlocks::text from pg_stat_database where datname = current_database()`
-
-// Two pools, each of which commits units that lock a few of the same rows, do not deadlock.
-// The server looks for a deadlock before a group commit gives up its wait.
-func TestGroupCommit_locksInOneOrder(t *testing.T) {
-	testdb.Long(t, "it commits thousands of units")
-	t.Parallel()
-	address := testdb.URL(t)
-	owner := testdb.OpenAt(t, address, postgres.Options{})
-	testdb.Exec(t, owner.Pool(), `
-insert into merchants (merchant_id) values ('acme'), ('globex');
-insert into stock (merchant_id, sku, supplied, available)
-select m, 'sku' || n, 1000000, 1000000 from unnest(array['acme', 'globex']) m, generate_series(1, 4) n;
-insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
-select 'r', n, n, 't', '', '{}', '' from generate_series(1, 64) n;
-create function stays_open() returns trigger language plpgsql as $$ begin new.status := 'pending'; return new; end $$;
-create trigger stays_open before update on inbox for each row execute function stays_open();
-do $$ begin execute format('alter database %I set deadlock_timeout to %L', current_database(), '10ms'); end $$`)
-	var pools [2]*postgres.DB
-	for i := range pools {
-		pools[i] = testdb.OpenAt(t, address, postgres.Options{Writes: declared(), MaxConns: 4})
-	}
-	seed := testrun.Seed(t)
-	var working sync.WaitGroup
-	for i := range 48 {
-		random := rand.New(rand.NewPCG(seed, uint64(i)))
-		working.Go(func() {
-			for range 50 {
-				if err := pools[i%2].Commit(t.Context(), sale(random)); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		})
-	}
-	working.Wait()
-	var units, sold int64
-	for _, db := range pools {
-		shared := db.Committer().Stats()
-		units += shared.Batches
-		if shared.Commits <= shared.Refusals {
-			t.Errorf("%d of %d group commits are refused", shared.Refusals, shared.Commits)
-		}
-		db.Close()
-	}
-	// What a session did is in the statistics when it has ended.
-	testrun.Row(t, owner, `select count(*) = 1 from pg_stat_activity where datname = current_database()`)
-	want(t, owner, deadlocks, "0")
-	err := owner.QueryRow(t.Context(), `select sum(reserved)::bigint from stock`).Scan(&sold)
-	if err != nil || sold < units {
-		t.Errorf("%d sold by %d units at least, %v", sold, units, err)
-	}
-}
-
-// sale locks as the steps of a charge do: articles in their order, then a message.
-func sale(random *rand.Rand) *pgx.Batch {
-	b := &pgx.Batch{}
-	merchant := []string{"acme", "globex"}[random.IntN(2)]
-	first := 1 + random.IntN(3)
-	b.Queue(takeStock, merchant, fmt.Sprintf("sku%d", first))
-	if random.IntN(2) == 0 {
-		b.Queue(takeStock, merchant, fmt.Sprintf("sku%d", first+1))
-	}
-	switch message := 1 + random.Int64N(64); random.IntN(3) {
-	case 0:
-		b.Queue(endMessage, message, int64(0))
-	case 1:
-		end(b, message, 0)
-	}
-	return b
 }

@@ -3,17 +3,21 @@ package groupcommit_test
 import (
 	"context"
 	"database/sql/driver"
+	"fmt"
 	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/multitracer"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -81,17 +85,10 @@ func wantNoErrors(t *testing.T, errs []error) {
 	}
 }
 
-// slot is effects in a pool of one slot.
-func slot(t *testing.T) *postgres.DB {
-	t.Helper()
-	db, _ := effects(t, postgres.Options{Writes: declared()})
-	return db
-}
-
 // Of 65 batches one is over: a group has at most 64.
 func TestGroupCommit_sendsQueuedBatchesAsOneTransaction(t *testing.T) {
 	t.Parallel()
-	db := slot(t)
+	db, _ := effects(t, postgres.Options{Writes: declared()})
 	wantNoErrors(t, together(t, db.Committer(), committing(db, numbered(65)...)...))
 	if got, want := db.Committer().Stats(), (groupcommit.Stats{Commits: 1, Batches: 64}); got != want {
 		t.Errorf("group commits are %+v, want %+v", got, want)
@@ -110,7 +107,7 @@ func (panics) Value() (driver.Value, error) { panic("planted") }
 // leaves the slot free.
 func TestGroupCommit_aPanicIsAnUnknownOutcome(t *testing.T) {
 	t.Parallel()
-	db := slot(t)
+	db, _ := effects(t, postgres.Options{Writes: declared()})
 	batches := numbered(8)
 	batches[4].Queue(insert, panics{}, 1)
 	for i, err := range together(t, db.Committer(), committing(db, batches...)...) {
@@ -170,4 +167,122 @@ func TestGroupCommit_tracesEachBatchForItsCaller(t *testing.T) {
 		"one": "1 ended, 1 ended, ", "three": "3 ended, 3 ended, ", "refused": "2 ended, 2 failed, ", "beside": "1 ended, 1 ended, ",
 	}
 	testrun.Same(t, "traces", want, traces.traces)
+}
+
+// diaries are a table of tenants, whose rows have the lock time-out under which they were written:
+// the owner's pool of it, and the worker's.
+func diaries(t *testing.T, o postgres.Options) (owner, db *postgres.DB) {
+	t.Helper()
+	address := testdb.URL(t)
+	owner = testdb.OpenAt(t, address, postgres.Options{})
+	testdb.Exec(t, owner.Pool(), `
+create table diaries (
+  merchant_id text,
+  id          int,
+  lock_wait   text default current_setting('lock_timeout')
+);
+alter table diaries enable row level security;
+create policy tenant on diaries to payonce_worker using (merchant_id = current_setting('payonce.merchant', true));
+grant select, insert on diaries to payonce_worker`)
+	o.Role, o.Writes = postgres.RoleWorker, declared()
+	return owner, testdb.OpenAt(t, address, o)
+}
+
+func note(id int) *pgx.Batch {
+	b := &pgx.Batch{}
+	b.Queue(insertDiary, "acme", id)
+	return b
+}
+
+// The settings of a batch hold for no other, and those of a group commit end with it.
+func TestGroupCommit_keepsSettingsApart(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		own           time.Duration
+		shared, alone string
+	}{
+		{25 * time.Millisecond, "25ms", "25ms"},
+		{5 * time.Second, "200ms", "5s"},
+		{-1, "200ms", "0"},
+	} {
+		t.Run(test.own.String(), func(t *testing.T) {
+			t.Parallel()
+			owner, db := diaries(t, postgres.Options{LockTimeout: test.own})
+			acme := db.Tenant("acme")
+			setting := &pgx.Batch{}
+			setting.Queue(`select set_config('lock_timeout', '7000', true)`)
+			setting.QueuedQueries = append(setting.QueuedQueries, note(3).QueuedQueries...)
+			reading := note(4)
+			reading.QueuedQueries[0].Exec(func(pgconn.CommandTag) error { return nil })
+			results, release := queueUnits(t, db.Committer(), committing(acme, note(1), note(2))...)
+			wantNoErrors(t, []error{acme.Commit(t.Context(), setting), acme.Commit(t.Context(), reading)}) // they need no slot
+			release()
+			wantNoErrors(t, []error{<-results[0], <-results[1], acme.Commit(t.Context(), note(5))})
+			want(t, owner, `select id || ' ' || lock_wait from diaries order by id`, "1 "+test.shared, "2 "+test.shared, "3 7s", "4 "+test.alone, "5 "+test.alone)
+			want(t, db, `select count(*)::text from diaries`, "0") // the next transaction has no tenant
+		})
+	}
+}
+
+func TestNewStatements_panicsForOneTwice(t *testing.T) {
+	t.Parallel()
+	defer func() {
+		if recover() == nil {
+			t.Error("a statement is accepted twice")
+		}
+	}()
+	groupcommit.NewStatements(groupcommit.Statement{SQL: insert}, groupcommit.Statement{SQL: insert})
+}
+
+// A commit reports what its declared statements wake, each name once, and one that is refused
+// or whose outcome is unknown does not.
+func TestCommit_reportsWhatItWakes(t *testing.T) {
+	t.Parallel()
+	direct, address := effects(t, postgres.Options{})
+	cutter := failpoint.StartCutter(t, address)
+	wakes := func(arguments []any) string {
+		id, _ := arguments[0].(int)
+		return fmt.Sprint("odd ", id%2 == 1)
+	}
+	woken := make(chan []string, 10)
+	c := groupcommit.New(testdb.OpenAt(t, cutter.URL(), postgres.Options{}).Pool(), groupcommit.Options{
+		Writes:    groupcommit.NewStatements(groupcommit.Statement{SQL: insert, Wakes: wakes}, groupcommit.Statement{SQL: insertTwin}),
+		Committed: func(names []string) { woken <- names },
+	})
+	undeclared, silent := batch(10), &pgx.Batch{}
+	undeclared.Queue(`select 1`)
+	silent.Queue(insertTwin, 11, 11)
+	for _, test := range []struct {
+		batch   *pgx.Batch
+		outcome groupcommit.Outcome
+		want    []string
+	}{
+		{batch(1, 3, 2, 5), groupcommit.Committed, []string{"odd true", "odd false"}},
+		{undeclared, groupcommit.Committed, []string{"odd false"}},
+		{batch(7, 1), groupcommit.Refused, nil},
+		{silent, groupcommit.Committed, nil},
+	} {
+		if err := c.Commit(t.Context(), test.batch); groupcommit.OutcomeOf(err) != test.outcome {
+			t.Errorf("the error is %v", err)
+		}
+		wantWoken(t, woken, test.want)
+	}
+	wantNoErrors(t, together(t, c, committing(c, batch(21), batch(23), batch(25))...))
+	wantWoken(t, woken, []string{"odd true"})
+	cutter.Arm(failpoint.After, 2)
+	if err := c.Commit(t.Context(), batch(30, 32)); groupcommit.OutcomeOf(err) != groupcommit.Unknown {
+		t.Errorf("the error is %v, want an unknown outcome", err)
+	}
+	wantWoken(t, woken, nil)
+	wantStored(t, direct, 1, 2, 3, 5, 10, 11, 21, 23, 25, 30, 32)
+}
+
+func wantWoken(t *testing.T, woken <-chan []string, want []string) {
+	t.Helper()
+	var got []string
+	select {
+	case got = <-woken:
+	default:
+	}
+	testrun.Same(t, "woken", want, got)
 }

@@ -19,20 +19,11 @@ import (
 // since only a group commit sends it.
 
 // held are messages of the inbox, numbered from 1, each with its holder's fence. They
-// lie in the table from the last to the first. Statements that change messages are counted.
+// lie in the table from the last to the first.
 func held(t *testing.T, o postgres.Options, fences ...int64) *postgres.DB {
 	t.Helper()
 	o.Writes = declared()
 	db, _ := effects(t, o)
-	testdb.Exec(t, db.Pool(), `
-create table statements (changed text);
-create function count_statement() returns trigger language plpgsql as $$
-begin
-  insert into statements values (tg_table_name);
-  return null;
-end
-$$;
-create trigger counted after update on inbox for each statement execute function count_statement()`)
 	claimedUnder(t, db, fences...)
 	return db
 }
@@ -67,11 +58,6 @@ func want(t *testing.T, db *postgres.DB, sql string, want ...string) {
 	testrun.Same(t, sql, want, testdb.All[string](t, db, sql))
 }
 
-const (
-	statementsOf = `select changed || ' ' || count(*) from statements group by changed`
-	doneOf       = `select string_agg(id::text, ' ' order by id) from inbox where status = 'done' and done_fence = fence and finished_at is not null`
-)
-
 // Of two holders of one message in a group commit the older one alone is refused.
 func TestDeliveries_refuseTheOlderOfTwoHolders(t *testing.T) {
 	t.Parallel()
@@ -82,43 +68,42 @@ func TestDeliveries_refuseTheOlderOfTwoHolders(t *testing.T) {
 	}
 	wantNoErrors(t, slices.Delete(errs, 1, 2))
 	wantStored(t, db, 1, 2, 3)
-	want(t, db, doneOf, "1 2 3")
+	want(t, db, `select id::text from inbox where status = 'done' and done_fence = fence and finished_at is not null order by id`, "1", "2", "3")
 }
 
-// Messages are locked by number, also where the table is read as it lies, which is from
-// the last to the first.
-func TestDeliveries_lockInOrder(t *testing.T) {
-	testdb.Long(t, "it commits for seconds")
+// A group commit locks articles and then messages, each by key, whatever the order in which its batches came,
+// and also where the table is read as it lies, which is from the last to the first. So two of them that meet
+// in several rows do not deadlock.
+func TestGroupCommit_locksInOneOrder(t *testing.T) {
 	t.Parallel()
 	db := held(t, postgres.Options{
 		Settings: map[string]string{"enable_indexscan": "off"}, LockTimeout: time.Hour, StatementTimeout: time.Hour,
-	}, 1, 1, 1, 1, 1, 1, 1, 1)
+	}, 1, 1, 1, 1, 1)
+	testdb.Exec(t, db.Pool(), `insert into merchants (merchant_id) values ('acme')`)
+	testdb.Exec(t, db.Pool(), `insert into stock (merchant_id, sku, supplied, available) select 'acme', n, 9, 9 from generate_series(1, 5) n`)
 	db.Committer().WaitForLocks()
-	tx := testdb.Begin(t, db.Pool(), `select from inbox where id = 4 for no key update`)
-	free := make(chan string, 1)
-	go func() {
-		defer close(free)
-		testrun.Blocked(t, db, 1)
-		var ids string
-		if err := db.Pool().QueryRow(t.Context(), `
-select string_agg(id::text, ' ')
-  from (select id from inbox order by id for no key update skip locked) as unlocked`).Scan(&ids); err != nil {
-			t.Error(err)
-		}
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Error(err)
-		}
-		free <- ids
-	}()
+	article := testdb.Begin(t, db.Pool(), `select from stock where sku = '2' for no key update`)
+	message := testdb.Begin(t, db.Pool(), `select from inbox where id = 3 for no key update`)
 	var batches []*pgx.Batch
-	for i := range 8 {
-		batches = append(batches, ending(i, int64(i+1), 1))
+	for _, n := range []int{5, 3, 1, 4, 2} {
+		b := ending(n, int64(n), 1)
+		b.Queue(takeStock, "acme", strconv.Itoa(n))
+		batches = append(batches, b)
 	}
-	wantNoErrors(t, together(t, db.Committer(), committing(db, batches...)...))
-	if got := <-free; got != "5 6 7 8" {
-		t.Errorf("while the fourth was waited for, %q were free", got)
+	results, release := queueUnits(t, db.Committer(), committing(db, batches...)...)
+	release()
+	testrun.Blocked(t, db, 1)
+	want(t, db, `select sku from stock order by sku for no key update skip locked`, "3", "4", "5")
+	testdb.Must(t, article.Commit(t.Context()))
+	testrun.Row(t, db, `select count(*) = 0 from (select from stock for no key update skip locked) free`)
+	testrun.Blocked(t, db, 1)
+	want(t, db, `select id::text from inbox order by id for no key update skip locked`, "4", "5")
+	testdb.Must(t, message.Commit(t.Context()))
+	for _, result := range results {
+		testdb.Must(t, <-result)
 	}
-	want(t, db, statementsOf, "inbox 1")
+	want(t, db, `select count(distinct cmin::text)::text from inbox where status = 'done'`, "1") // statement ended them
+	want(t, db, `select sku from stock where reserved = 1 order by sku`, "1", "2", "3", "4", "5")
 }
 
 // Of two messages of one id in a group commit the second is known: counted, or a dead letter.

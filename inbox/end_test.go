@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/inbox/deadletter"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -92,9 +93,7 @@ func TestEnd_statesOfAMessage(t *testing.T) {
 func TestEnd_backoffIsRandomWithinItsBounds(t *testing.T) {
 	t.Parallel()
 	db := stocked(t)
-	for n := range 60 {
-		put(t, db, strconv.Itoa(n), "")
-	}
+	putMany(t, db, "", 60)
 	write(t, db, `update inbox set attempts = 1000`)
 	start(t, processor(t, db, answer(errors.New("no")), func(o *inbox.Options) {
 		o.Policy.MaxAttempts, o.Policy.BackoffBase, o.Policy.BackoffCap = math.MaxInt32, time.Hour, 8*time.Hour
@@ -104,49 +103,31 @@ func TestEnd_backoffIsRandomWithinItsBounds(t *testing.T) {
 		and max(due_at) > clock_timestamp() + interval '4 hours' and min(due_at) < clock_timestamp() + interval '4 hours' from inbox`)
 }
 
-// An end that was stored is not stored again: what is committed with it takes effect once.
-func TestEnd_isCommittedOnce(t *testing.T) {
-	t.Parallel()
-	db, ends := stocked(t, "m1@k"), make(chan error, 2)
-	write(t, db, `create table effects (n int)`)
-	start(t, processor(t, db, func(ctx context.Context, d *inbox.Delivery) error {
-		b := &pgx.Batch{}
-		b.Queue(`insert into effects values (1)`)
-		ends <- d.Commit(ctx, db, b)
-		err := d.Commit(ctx, db, b)
-		ends <- err
-		return err
-	}))
-	testdb.Must(t, testrun.Receive(t, "the first commit", ends))
-	if err := testrun.Receive(t, "the second commit", ends); !inbox.IsLost(err) {
-		t.Errorf("the second commit: %v", err)
-	}
-	testrun.Same(t, "effects", 1, testdb.One[int](t, db, `select count(*) from effects`))
-}
-
-// What the holder knows of the end, and what the observer receives.
+// What the holder knows of the end, and what the observer receives. An end that was stored is not stored again:
+// what is committed with it takes effect once.
 func TestEnd_isReported(t *testing.T) {
 	t.Parallel()
 	type within struct{}
 	for name, test := range map[string]struct {
 		meanwhile string // happens to the row
-		commits   bool   // by its handler
+		commits   int    // of its handler
 		err       error
 		want      inbox.End
 		row       string
 	}{
-		"done by the inbox":                                {`fence = fence`, false, nil, inbox.EndDone, `status = 'done' and not first and done_fence = 1`},
-		"done by the handler":                              {`fence = fence`, true, nil, inbox.EndDone, `status = 'done'`},
-		"an error":                                         {`fence = fence`, false, errClosed, inbox.EndFailed, `status = 'pending'`},
-		"a wait":                                           {`fence = fence`, false, &inbox.WaitError{Err: errClosed}, inbox.EndWaiting, `status = 'pending'`},
-		"a wait for an operator":                           {`fence = fence`, false, &inbox.WaitError{NeedsOperator: true, Err: errClosed}, inbox.EndBlocked, `status = 'pending'`},
-		"a dead letter":                                    {`fence = fence`, false, &inbox.DeadLetterError{Err: errClosed}, inbox.EndDeadLetter, `status = 'dead'`},
-		"a claim of another holder":                        {`fence = fence + 1`, true, nil, inbox.EndLost, `status = 'running' and done_fence is null`},
-		"done beside another holder's claim":               {`fence = fence + 1`, false, nil, inbox.EndLost, `status = 'running' and done_fence is null`},
-		"an error beside another's claim":                  {`fence = fence + 1`, false, errClosed, inbox.EndLost, `status = 'running' and last_error is null`},
-		"a wait beside another's end":                      {`status = 'done', first = false, fence = 2, done_fence = 2`, false, &inbox.WaitError{Err: errClosed}, inbox.EndLost, `status = 'done' and waits = 0`},
-		"another message under its number, of a failover":  {`message_id = 'other'`, true, nil, inbox.EndLost, `status = 'running' and done_fence is null`},
-		"an error beside another message under its number": {`message_id = 'other'`, false, errClosed, inbox.EndLost, `status = 'running' and last_error is null`},
+		"done by the inbox":                                {`fence = fence`, 0, nil, inbox.EndDone, `status = 'done' and not first and done_fence = 1`},
+		"done by the handler":                              {`fence = fence`, 1, nil, inbox.EndDone, `status = 'done'`},
+		"done twice by the handler":                        {`fence = fence`, 2, nil, inbox.EndLost, `status = 'done' and done_fence = 1`},
+		"an error":                                         {`fence = fence`, 0, errClosed, inbox.EndFailed, `status = 'pending'`},
+		"a wait":                                           {`fence = fence`, 0, &inbox.WaitError{Err: errClosed}, inbox.EndWaiting, `status = 'pending'`},
+		"a wait for an operator":                           {`fence = fence`, 0, &inbox.WaitError{NeedsOperator: true, Err: errClosed}, inbox.EndBlocked, `status = 'pending'`},
+		"a dead letter":                                    {`fence = fence`, 0, &inbox.DeadLetterError{Err: errClosed}, inbox.EndDeadLetter, `status = 'dead'`},
+		"a claim of another holder":                        {`fence = fence + 1`, 1, nil, inbox.EndLost, `status = 'running' and done_fence is null`},
+		"done beside another holder's claim":               {`fence = fence + 1`, 0, nil, inbox.EndLost, `status = 'running' and done_fence is null`},
+		"an error beside another's claim":                  {`fence = fence + 1`, 0, errClosed, inbox.EndLost, `status = 'running' and last_error is null`},
+		"a wait beside another's end":                      {`status = 'done', first = false, fence = 2, done_fence = 2`, 0, &inbox.WaitError{Err: errClosed}, inbox.EndLost, `status = 'done' and waits = 0`},
+		"another message under its number, of a failover":  {`message_id = 'other'`, 1, nil, inbox.EndLost, `status = 'running' and done_fence is null`},
+		"an error beside another message under its number": {`message_id = 'other'`, 0, errClosed, inbox.EndLost, `status = 'running' and last_error is null`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			db, seen := fresh(t, "m1@k"), make(chan inbox.End, 1)
@@ -155,10 +136,11 @@ func TestEnd_isReported(t *testing.T) {
 					return errors.New("it has another context")
 				}
 				write(t, db, `update inbox set `+test.meanwhile)
-				if test.commits {
-					return d.Commit(ctx, db, &pgx.Batch{})
+				err := test.err
+				for range test.commits {
+					err = d.Commit(ctx, db, &pgx.Batch{})
 				}
-				return test.err
+				return err
 			}, func(o *inbox.Options) {
 				o.OnAttempt = func(ctx context.Context, d *inbox.Delivery) (context.Context, func(inbox.End)) {
 					return context.WithValue(ctx, within{}, d.ID), func(end inbox.End) { seen <- end }
@@ -173,44 +155,29 @@ func TestEnd_isReported(t *testing.T) {
 func TestEnd_keysAreOrderedAndOneAtATime(t *testing.T) {
 	t.Parallel()
 	db := stocked(t)
-	const keys, each = 10, 8
 	var page []inbox.Message
-	want := make([]string, keys)
-	for n := range each {
-		for k := range keys {
-			id := fmt.Sprintf("%d-%d", k, n)
-			page, want[k] = append(page, inbox.Message{ID: id, OrderingKey: strconv.Itoa(k)}), want[k]+" "+id
-		}
+	for n := range 80 {
+		page = append(page, inbox.Message{ID: strconv.Itoa(n), OrderingKey: strconv.Itoa(n % 10)})
 	}
-	diaries := make([]diary, keys)
-	handle := func(_ context.Context, d *inbox.Delivery) error {
-		var k int
-		_, err := fmt.Sscan(d.OrderingKey, &k)
-		diaries[k].note("%s", d.ID)
-		return err
-	}
-	first := processor(t, db, handle)
+	first := processor(t, db, answer(nil))
 	start(t, first)
-	start(t, processor(t, db, handle))
+	start(t, processor(t, db, answer(nil)))
 	_, err := first.Receive(t.Context(), page...)
 	testdb.Must(t, err)
 	done(t, db)
-	for k := range keys {
-		testrun.Same(t, "order of a key", want[k], " "+diaries[k].String())
-	}
+	testrun.Same(t, "claims out of the order of a key, or before the end of an older one", 0, testdb.One[int](t, db, `
+select count(*)
+  from inbox older
+  join inbox younger on younger.ordering_key = older.ordering_key and younger.message_id::int > older.message_id::int
+ where younger.claimed_at < older.finished_at`))
 }
 
 // A message that waits is due when another one of its key is received, also while its handler runs.
 func TestEnd_aWaitEndsWithTheNextMessageOfItsKey(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
-		during bool
-		page   []inbox.Message
-	}{
-		"while it waits":                  {false, []inbox.Message{note("next", "")}},
-		"while it runs":                   {true, []inbox.Message{note("next", "")}},
-		"while it waits, and is repeated": {false, []inbox.Message{note("waits", ""), note("next", "")}},
-		"while it runs, and is repeated":  {true, []inbox.Message{note("waits", ""), note("next", "")}},
+	next, repeated := []inbox.Message{note("next", "")}, []inbox.Message{note("waits", ""), note("next", "")}
+	for name, page := range map[string][]inbox.Message{
+		"while it waits": next, "while it runs": next, "while it waits, and is repeated": repeated, "while it runs, and is repeated": repeated,
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := fresh(t)
@@ -227,11 +194,11 @@ func TestEnd_aWaitEndsWithTheNextMessageOfItsKey(t *testing.T) {
 			_, err := p.Receive(t.Context(), note("waits", ""))
 			testdb.Must(t, err)
 			testrun.Receive(t, "the handler", begun)
-			if !test.during {
+			if strings.HasPrefix(name, "while it waits") {
 				finish <- struct{}{}
 				testrun.Row(t, db, `select waits = 1 and status = 'pending' from inbox`)
 			}
-			_, err = p.Receive(t.Context(), test.page...)
+			_, err = p.Receive(t.Context(), page...)
 			testdb.Must(t, err)
 			finish <- struct{}{}
 			done(t, db)
@@ -271,8 +238,6 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-func shortBackoff(o *inbox.Options) { o.Policy.BackoffBase, o.Policy.BackoffCap = 1, 1 }
-
 func TestDeleteExpired(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
@@ -297,4 +262,43 @@ func TestDeleteExpired(t *testing.T) {
 	testrun.Same(t, "deleted", 1, n)
 	testrun.Same(t, "left", "dead4 discarded4 done1 pending4 running4",
 		testdb.One[string](t, db, `select string_agg(s || n, ' ' order by s) from (select status s, count(*) n from inbox group by 1) x`))
+}
+
+// Decisions about dead letters are tested here where they need a processor.
+
+func TestRetry_beginsAnewInTheOrderOfTheKey(t *testing.T) {
+	t.Parallel()
+	db := stocked(t, "m1@k", "m2@k", "m3@k")
+	write(t, db, `update inbox set status = 'dead', attempts = 3, deaths = 2, waits = 4, fence = 5, waiting_since = clock_timestamp(),
+		due_at = clock_timestamp() + interval '1 hour' where message_id = 'm1'`)
+	m1 := testdb.One[int64](t, db, `select min(id) from inbox`)
+	testdb.Must(t, deadletter.Retry(t.Context(), db, m1, "ada"))
+	testrun.Row(t, db, `select status = 'pending' and attempts = 0 and deaths = 0 and waits = 0 and waiting_since is null
+		and due_at <= clock_timestamp() and decided_by = 'ada' and decided_at <= clock_timestamp() from inbox where id = $1`, m1)
+	start(t, processor(t, db, answer(nil)))
+	done(t, db)
+	testrun.Row(t, db, `select string_agg(message_id, ' ' order by finished_at) = 'm1 m2 m3' and bool_and(attempts = 1) from inbox`)
+	if got, err := deadletter.Show(t.Context(), db, m1); err != nil || got.DecidedBy != "ada" || got.DecidedAt == nil {
+		t.Errorf("when it is done, who retried it is %+v, %v", got, err)
+	}
+}
+
+// What a holder of long ago still commits is refused. That the key goes on is in TestModel.
+func TestDiscard_endsForEver(t *testing.T) {
+	t.Parallel()
+	db := stocked(t, "m1@k")
+	h := newHung(db)
+	start(t, processor(t, db, h.handle))
+	testrun.Receive(t, "the holder", h.begun)
+	write(t, db, `update inbox set status = 'dead', last_error = 'odd'`) // its fence is still the newest
+	testdb.Must(t, deadletter.Discard(t.Context(), db, testdb.One[int64](t, db, `select id from inbox`), "ada"))
+	close(h.finish)
+	if err := testrun.Receive(t, "the commit", h.ended); !inbox.IsLost(err) {
+		t.Errorf("the holder's commit ended with %v", err)
+	}
+	testrun.Row(t, db, `select status = 'discarded' and not exists (select from merchants) from inbox`)
+	entries, err := deadletter.List(t.Context(), db, deadletter.Filter{Status: deadletter.StatusDiscarded}, 0, 10)
+	if err != nil || len(entries) != 1 || entries[0].DecidedBy != "ada" || entries[0].FinishedAt == nil || entries[0].LastError != "odd" {
+		t.Errorf("discarded messages: %+v, %v", entries, err)
+	}
 }

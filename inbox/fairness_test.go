@@ -8,29 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
-
-// counting counts commits. The first may fail.
-type counting struct {
-	groupcommit.DB
-
-	n     atomic.Int64
-	first error
-}
-
-func (c *counting) Commit(ctx context.Context, b *pgx.Batch) error {
-	if c.n.Add(1) == 1 && c.first != nil {
-		return c.first
-	}
-	return c.DB.Commit(ctx, b)
-}
 
 // putMany puts messages of a partition into the inbox of the receiver r.
 func putMany(t *testing.T, db *postgres.DB, partition string, messages int) {
@@ -42,10 +24,10 @@ func putMany(t *testing.T, db *postgres.DB, partition string, messages int) {
 // However many messages one partition has, and however long its handlers take, others are handled.
 func TestFairness_aCrowdLeavesSlotsToOthers(t *testing.T) {
 	t.Parallel()
-	for _, slots := range []int{2, 3, 8, 16} {
+	for _, slots := range []int{2, 16} {
 		t.Run(fmt.Sprint(slots, " slots"), func(t *testing.T) {
 			db := fresh(t)
-			putMany(t, db, "crowd", 3000)
+			putMany(t, db, "crowd", 40)
 			free := make(chan struct{})
 			p := processor(t, db, func(_ context.Context, d *inbox.Delivery) error {
 				if d.Partition == "crowd" {
@@ -157,8 +139,7 @@ func TestProcessor_correctsDueTimes(t *testing.T) {
 	write(t, db, `update inbox set due_at = now() + interval '359 minutes', waits = 1, fence = 1 where message_id = 'waits'`)
 	write(t, db, `update inbox set due_at = now() + interval '50 seconds', attempts = 1, fence = 1 where message_id = 'fails'`)
 	start(t, processor(t, db, answer(nil), func(o *inbox.Options) { o.Policy.BackoffBase, o.Policy.BackoffCap = time.Second, time.Minute }))
-	testrun.Row(t, db, `select bool_and(status = 'done') from inbox where message_id not in ('waits', 'fails')`)
-	testrun.Row(t, db, `select bool_and(status = 'pending') from inbox where message_id in ('waits', 'fails')`)
+	testrun.Row(t, db, `select bool_and(status = case when message_id in ('waits', 'fails') then 'pending' else 'done' end) from inbox`)
 }
 
 // However many keys a transaction has locked, claims go on, and the other keys are repaired.

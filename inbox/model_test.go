@@ -43,22 +43,17 @@ func TestModel(t *testing.T) {
 	for name, value := range bounds {
 		testdb.Must(t, flag.Set(name, value)) // as if they were given: rapid has no other way
 	}
-	for shard := range 2 {
-		t.Run(fmt.Sprint("in database ", shard), func(t *testing.T) {
-			t.Parallel()
-			url := testdb.URL(t)
-			db := testdb.OpenAt(t, url, postgres.Options{Application: "model", Writes: groupcommit.NewStatements(inbox.Writes()...)})
-			write(t, db, witnesses)
-			sequence := 0
-			rapid.Check(t, func(r *rapid.T) {
-				sequence++
-				m := newModel(t, r, url, db, fmt.Sprint("r", sequence))
-				defer m.end()
-				r.Repeat(m.actions())
-				m.settle()
-			})
-		})
-	}
+	url := testdb.URL(t)
+	db := testdb.OpenAt(t, url, postgres.Options{Application: "model", Writes: groupcommit.NewStatements(inbox.Writes()...)})
+	write(t, db, witnesses)
+	sequence := 0
+	rapid.Check(t, func(r *rapid.T) {
+		sequence++
+		m := newModel(t, r, url, db, fmt.Sprint("r", sequence))
+		defer m.end()
+		r.Repeat(m.actions())
+		m.settle()
+	})
 }
 
 // witnesses note what happens to each message, where no statement of the inbox can forget it.

@@ -22,7 +22,6 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/inbox/deadletter"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -48,7 +47,6 @@ func TestReceiveAndAppend_storeEachMessageOnce(t *testing.T) {
 		became   inbox.Reception
 		rows     string // id:key:status:first
 	}{
-		"one":               {[]inbox.Message{note("a", "")}, inbox.Reception{New: 1}, "a:k:pending:t"},
 		"one without a key": {[]inbox.Message{{ID: "a"}}, inbox.Reception{New: 1}, "a:a:pending:t"},
 		"two of a key":      {[]inbox.Message{note("b", ""), note("a", "")}, inbox.Reception{New: 2}, "a:k:pending:f b:k:pending:t"},
 		"one twice": {
@@ -67,12 +65,10 @@ func TestReceiveAndAppend_storeEachMessageOnce(t *testing.T) {
 			inbox.Reception{New: 1, DeadLetters: 1},
 			"a:k:pending:t " + odd("known"),
 		},
-		"no id":              {[]inbox.Message{note("", "other"), note("a", "")}, inbox.Reception{New: 1, DeadLetters: 1}, "a:k:pending:t " + odd("")},
-		"a long id":          {[]inbox.Message{note(long, "other")}, inbox.Reception{DeadLetters: 1}, odd(long)},
-		"a long key":         {[]inbox.Message{{ID: "a", OrderingKey: long, Payload: []byte("other")}}, inbox.Reception{DeadLetters: 1}, odd("a")},
-		"invalid UTF-8":      {[]inbox.Message{note("\xff", "other")}, inbox.Reception{DeadLetters: 1}, odd("\xff")},
-		"two of one payload": {[]inbox.Message{note("\xff", "other"), note(long, "other")}, inbox.Reception{DeadLetters: 2}, strings.Join(two, " ")},
-		"NUL":                {[]inbox.Message{note("a\x00", "other")}, inbox.Reception{DeadLetters: 1}, odd("a\x00")},
+		"no id":      {[]inbox.Message{note("", "other"), note("a", "")}, inbox.Reception{New: 1, DeadLetters: 1}, "a:k:pending:t " + odd("")},
+		"a long key": {[]inbox.Message{{ID: "a", OrderingKey: long, Payload: []byte("other")}}, inbox.Reception{DeadLetters: 1}, odd("a")},
+		"a long id and invalid UTF-8, of one payload": {[]inbox.Message{note("\xff", "other"), note(long, "other")}, inbox.Reception{DeadLetters: 2}, strings.Join(two, " ")},
+		"NUL": {[]inbox.Message{note("a\x00", "other")}, inbox.Reception{DeadLetters: 1}, odd("a\x00")},
 		"metadata that is long": {
 			[]inbox.Message{{ID: "a", Payload: []byte("other"), Metadata: map[string]string{"m": strings.Repeat("x", 9<<20)}}},
 			inbox.Reception{DeadLetters: 1},
@@ -85,28 +81,20 @@ func TestReceiveAndAppend_storeEachMessageOnce(t *testing.T) {
 		},
 		"metadata that is no text": {[]inbox.Message{{ID: "a", Metadata: map[string]string{"\x00m": "\x00\xff\\u0000"}}}, inbox.Reception{New: 1}, "a:a:pending:t"},
 	} {
-		for entry, receive := range map[string]func(t *testing.T, db groupcommit.DB) inbox.Reception{
-			"Receive": func(t *testing.T, db groupcommit.DB) inbox.Reception {
-				t.Helper()
-				got, err := processor(t, db, answer(nil)).Receive(t.Context(), test.messages...)
-				testdb.Must(t, err)
-				return got
-			},
-			"Append": func(t *testing.T, db groupcommit.DB) inbox.Reception {
-				t.Helper()
-				for _, m := range test.messages {
-					testdb.Must(t, send(t.Context(), db, m))
-				}
-				return inbox.Reception{}
-			},
-		} {
+		for _, entry := range []string{"Receive", "Append"} {
 			t.Run(entry+" "+name, func(t *testing.T) {
 				db := fresh(t)
 				write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, done_fence)
 					values ('r', 'known', 'k', 'note', '', '{}', sha256('as before'), 'done', 1, 1)`)
 				for _, want := range []inbox.Reception{test.became, {Duplicates: len(test.messages)}} { // a repetition changes nothing
-					if got := receive(t, db); entry == "Receive" {
+					if entry == "Receive" {
+						got, err := processor(t, db, answer(nil)).Receive(t.Context(), test.messages...)
+						testdb.Must(t, err)
 						testrun.Same(t, "what became of them", want, got)
+					} else {
+						for _, m := range test.messages {
+							testdb.Must(t, send(t.Context(), db, m))
+						}
 					}
 					testrun.Same(t, "the rows", test.rows, testdb.One[string](t, db, `
 select string_agg(concat_ws(':', message_id, ordering_key, status, first), ' ' order by message_id) from inbox where message_id <> 'known'`))
@@ -219,6 +207,7 @@ func TestConsume(t *testing.T) {
 			}
 			p := processor(t, db, answer(nil), func(o *inbox.Options) { o.Log = slog.New(slog.NewTextHandler(log, nil)) })
 			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
 			ended := make(chan error, 1)
 			go func() { ended <- p.Consume(ctx, broker, "topic", read) }()
 			if refuses {
@@ -227,12 +216,16 @@ func TestConsume(t *testing.T) {
 			}
 			testrun.Row(t, db, `select count(*) filter (where status = 'pending' and ordering_key = message_id) = 38
 				and count(*) filter (where status = 'dead' and last_error ~ '^(unreadable|panic: odd)') = 2 from inbox`)
-			cancel()
-			testdb.Must(t, testrun.Receive(t, "the end of Consume", ended))
 			testrun.Same(t, "dead letters in the log", 2, strings.Count(log.String(), `it is a dead letter" receiver=r message_id=unreadable:`))
+			want := "<nil>"
+			if refuses {
+				cancel()
+			} else {
+				testdb.Must(t, broker.Close())
+				want = "consume topic: the subscription ended"
+			}
+			testrun.Same(t, "the end of Consume", want, fmt.Sprint(testrun.Receive(t, "its error", ended)))
 			testdb.Must(t, broker.Close())
-			err := p.Consume(t.Context(), endedSubscription{}, "topic", nil)
-			testrun.Same(t, "the error of a subscription that ends", "consume topic: the subscription ended", fmt.Sprint(err))
 		})
 	}
 }
@@ -241,34 +234,11 @@ func TestConsume(t *testing.T) {
 func TestReceive_ofAServerOutOfReach(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
-	p := processor(t, &cut{DB: db}, answer(nil))
+	p := processor(t, failing(db, groupcommit.ErrNotCommitted), answer(nil))
 	if _, err := p.Receive(t.Context(), note("m", "")); !errors.Is(err, groupcommit.ErrNotCommitted) {
 		t.Errorf("the error is %v", err)
 	}
 	testrun.Same(t, "messages", 0, testdb.One[int](t, db, `select count(*) from inbox`))
 	_, err := p.Receive(t.Context(), note("m", ""))
 	testdb.Must(t, err)
-}
-
-// cut is a database whose server is out of reach for the first commit.
-type cut struct {
-	*postgres.DB
-
-	again bool
-}
-
-func (c *cut) Commit(ctx context.Context, b *pgx.Batch) error {
-	if !c.again {
-		c.again = true
-		return groupcommit.ErrNotCommitted
-	}
-	return c.DB.Commit(ctx, b)
-}
-
-type endedSubscription struct{ message.Subscriber }
-
-func (endedSubscription) Subscribe(context.Context, string) (<-chan *message.Message, error) {
-	closed := make(chan *message.Message)
-	close(closed)
-	return closed, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -96,35 +97,34 @@ func start(t *testing.T, p *inbox.Processor) (stop func()) {
 	return stop
 }
 
-// diary notes what handlers did, in order.
-type diary struct {
-	mu    sync.Mutex
-	lines []string
+// hooked is a database whose commits are those of a function.
+type hooked struct {
+	groupcommit.DB
+
+	commit func(ctx context.Context, b *pgx.Batch) error
 }
 
-func (d *diary) note(format string, args ...any) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.lines = append(d.lines, fmt.Sprintf(format, args...))
+func (h hooked) Commit(ctx context.Context, b *pgx.Batch) error { return h.commit(ctx, b) }
+
+// failing is a database whose first commit has an error, and is not sent.
+func failing(db groupcommit.DB, err error) groupcommit.DB {
+	var first sync.Once
+	return hooked{db, func(ctx context.Context, b *pgx.Batch) (failed error) {
+		if first.Do(func() { failed = err }); failed != nil {
+			return failed
+		}
+		return db.Commit(ctx, b)
+	}}
 }
 
-func (d *diary) String() string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return strings.Join(d.lines, " ")
+// has reports whether a batch has a statement of the inbox.
+func has(b *pgx.Batch, statement string) bool {
+	return slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return strings.Contains(q.SQL, "-- inbox."+statement+"\n") })
 }
 
 // answer is a handler that does nothing but return err.
 func answer(err error) inbox.Handler {
 	return func(context.Context, *inbox.Delivery) error { return err }
-}
-
-// noting is a handler that notes what it gets.
-func noting(d *diary) inbox.Handler {
-	return func(_ context.Context, m *inbox.Delivery) error {
-		d.note("%s", m.ID)
-		return nil
-	}
 }
 
 // hung is a handler that holds what it gets until it may finish, and then commits the end.

@@ -1,19 +1,15 @@
 package outbox
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// SetPoll sets the pause between two reads of an empty topic. It is called before Subscribe.
-func SetPoll(of message.Subscriber, d time.Duration) {
+// SetTimes sets, where they are not zero, the pause between two reads of an empty topic and the deadline of
+// acknowledgments. It is called before Subscribe.
+func SetTimes(of message.Subscriber, poll, deadline time.Duration) {
 	s, _ := of.(*subscriber)
-	s.poll = d
-}
-
-// SetAckDeadline is called before Subscribe.
-func SetAckDeadline(of message.Subscriber, d time.Duration) {
-	s, _ := of.(*subscriber)
-	s.deadline = d
+	s.poll, s.deadline = cmp.Or(poll, s.poll), cmp.Or(deadline, s.deadline)
 }

@@ -78,8 +78,7 @@ func (m *model) born() *process {
 	pool, err := pgxpool.New(m.t.Context(), cutter.URL())
 	testdb.Must(m.t, err)
 	subscriber := outbox.NewSubscriber(pool, outbox.Options{Log: slog.New(slog.DiscardHandler)})
-	outbox.SetAckDeadline(subscriber, 200*time.Millisecond)
-	outbox.SetPoll(subscriber, 5*time.Millisecond)
+	outbox.SetTimes(subscriber, 5*time.Millisecond, 200*time.Millisecond)
 	messages, err := subscriber.Subscribe(m.t.Context(), m.topic)
 	testdb.Must(m.t, err)
 	var receiving sync.WaitGroup

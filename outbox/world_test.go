@@ -72,12 +72,7 @@ func read(t *testing.T, db *postgres.DB, o options) reader {
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	testdb.Must(t, err)
 	subscriber := outbox.NewSubscriber(pool, o.Options)
-	if o.deadline > 0 {
-		outbox.SetAckDeadline(subscriber, o.deadline)
-	}
-	if o.poll > 0 {
-		outbox.SetPoll(subscriber, o.poll)
-	}
+	outbox.SetTimes(subscriber, o.poll, o.deadline)
 	ctx, cancel := context.WithCancel(t.Context())
 	messages, err := subscriber.Subscribe(ctx, topic)
 	testdb.Must(t, err)

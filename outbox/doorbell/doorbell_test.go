@@ -45,11 +45,20 @@ func run(t *testing.T, database string, log *testrun.Log, names ...string) (d *d
 // listens is a session that listens as doorbells do.
 func listens(t *testing.T, database string) *pgx.Conn {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), database)
-	testdb.Must(t, err)
-	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	conn := testdb.Session(t, database)
 	testdb.Exec(t, conn, "listen doorbell")
 	return conn
+}
+
+// hear returns what is notified, until the last.
+func hear(t *testing.T, conn *pgx.Conn, last string) (heard []string) {
+	t.Helper()
+	for !slices.Contains(heard, last) {
+		n, err := conn.WaitForNotification(t.Context())
+		testdb.Must(t, err)
+		heard = append(heard, n.Payload)
+	}
+	return heard
 }
 
 const terminate = `
@@ -99,13 +108,7 @@ func TestDoorbell_sendsOneNotificationForManyRings(t *testing.T) {
 		d.Ring("a")
 	}
 	d.Ring("last")
-	var heard []string
-	for !slices.Contains(heard, "last") {
-		n, err := conn.WaitForNotification(t.Context())
-		testdb.Must(t, err)
-		heard = append(heard, n.Payload)
-	}
-	if len(heard) > rings/100 {
+	if heard := hear(t, conn, "last"); len(heard) > rings/100 {
 		t.Errorf("%d rings are %d notifications", rings, len(heard))
 	}
 }
@@ -128,13 +131,7 @@ func TestDoorbell_sendsTheLastRingsWhenItEnds(t *testing.T) {
 		cancel()
 		ended.Wait()
 		testdb.Exec(t, pool, `notify doorbell, 'the end'`)
-		var heard []string
-		for !slices.Contains(heard, "the end") {
-			n, err := conn.WaitForNotification(t.Context())
-			testdb.Must(t, err)
-			heard = append(heard, n.Payload)
-		}
-		testrun.Same(t, "notifications", []string{"last", "the end"}, heard)
+		testrun.Same(t, "notifications", []string{"last", "the end"}, hear(t, conn, "the end"))
 	}
 }
 
