@@ -203,7 +203,6 @@ func TestGroupCommit_keepsSettingsApart(t *testing.T) {
 	}{
 		{25 * time.Millisecond, "25ms", "25ms"},
 		{5 * time.Second, "200ms", "5s"},
-		{-1, "200ms", "0"},
 	} {
 		t.Run(test.own.String(), func(t *testing.T) {
 			t.Parallel()
