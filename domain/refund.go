@@ -102,15 +102,15 @@ func (c *Charge) endRefund(id string, status RefundStatus, object string) {
 		if r.Notify {
 			c.Unnotified = append(c.Unnotified, c.Version)
 		}
+		switch c.AmountRefunded() {
+		case 0:
+			c.Status = Succeeded
+		case c.Amount:
+			c.Status = Refunded
+		default:
+			c.Status = PartiallyRefunded
+		}
 	})
-	switch c.AmountRefunded() {
-	case 0:
-		c.Status = Succeeded
-	case c.Amount:
-		c.Status = Refunded
-	default:
-		c.Status = PartiallyRefunded
-	}
 }
 
 var refundEvents = []EventType{

@@ -286,7 +286,7 @@ const (
 const awaitsAnswer = "groupcommit.awaitAnswer"
 
 // settings are statements that set something for their transaction.
-var settings = []string{"postgres.setMerchant", "groupcommit.setTenant", "groupcommit.setLockTimeout", "inbox.setLockTimeout"}
+var settings = []string{"postgres.setMerchant", "groupcommit.setTenant", "groupcommit.setLockTimeout", "inbox.promoteStranded"}
 
 // names leaves out the query that a commit sends before statements with results, and what goes along
 // by chance.

@@ -20,7 +20,7 @@ import (
 //	type of the message                     ordering key  what is due
 //	charge.requested, cancel_requested      charge        its steps or its cancellation, until it has an outcome
 //	stripe.payment_intent.*                 charge        the same
-//	stripe.refund.*, charge.refund*,        charge        the same; then the provider's refunds, or its disputes,
+//	stripe.refund.*, stripe.charge.refund*, charge        the same; then the provider's refunds, or its disputes,
 //	stripe.charge.dispute.*                               are observed
 //	refund.requested, refund.ended          refund        that refund
 //

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger/books"
@@ -132,18 +133,22 @@ func TestMerchant_doesNotSeeOthers(t *testing.T) {
 	}
 }
 
-// TestEvents_areFollowed: a charge to which a newer program wrote holds up no other. The page names its event, and the
+// TestEvents_areFollowed: events of each kind are as the contract says. A charge to which a newer program wrote holds up no other. The page names its event, and the
 // log says why. ledger/books.TestReadFeed has the pages.
 func TestEvents_areFollowed(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	newer, last := idOf(w.captured(t, "newer")), idOf(w.captured(t, "last"))
+	_, refund, _ := strings.Cut(w.accepted(t, to("/v1/charges/"+last+"/refunds", "refund", `{"amount":1}`)).header.Get("Location"), "/refunds/")
+	disputed := domain.DisputeOpened{DisputeID: "dp_1", Provider: domain.Provider, Amount: 5, Reason: "fraudulent"}
+	w.happen(t, "/v1/charges/"+last, returned(refund), happens(disputed))
 	testdb.Exec(t, w.db.Pool(), `alter table ledger_events disable trigger ledger_events_append_only`)
 	testdb.Exec(t, w.db.Pool(), `update ledger_events set type = 'charge.exploded.v1' where stream_id = $1 and version = 2`, newer)
 	var a answer
 	testrun.Progress(t, "all outcomes are in the feed", func() (string, bool) { // it waits for open transactions of other tests
-		a = w.send(t, get("/v1/events?limit=2&after="))
-		return a.body, strings.Contains(a.body, `"charge_id":"`+newer+`"`) && strings.Contains(a.body, `"id":"`+last+`"`)
+		a = w.send(t, get("/v1/events?limit=4&after="))
+		return a.body, strings.Contains(a.body, `"charge_id":"`+newer+`"`) && strings.Contains(a.body, `"id":"`+last+`"`) &&
+			strings.Contains(a.body, `"id":"`+refund+`"`) && strings.Contains(a.body, `"id":"dp_1"`)
 	})
 	if log := w.log.String(); !strings.Contains(log, `"level":"WARN"`) || !strings.Contains(log, newer) || !strings.Contains(log, "unknown event type") {
 		t.Errorf("the log is\n%s", log)

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -78,8 +79,11 @@ func (a *API) receiveStripe(c echo.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	exchangeOf(c).Result = EventIgnored
-	return map[string]bool{"received": true}, a.store(c, e, o)
+	err = a.store(c, e, o)
+	if err == nil {
+		exchangeOf(c).Result = cmp.Or(exchangeOf(c).Result, EventIgnored)
+	}
+	return map[string]bool{"received": true}, err
 }
 
 // isEvent reports whether a request is to stripePath, whatever the method. Another spelling

@@ -3,13 +3,36 @@ package stripe
 import (
 	"context"
 	"errors"
+	"math"
 	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/payonce/payonce/internal/testrun"
 )
+
+// Stripe's own limit holds at Stripe, and a number that is set everywhere.
+func TestNew_limitsRequests(t *testing.T) {
+	t.Parallel()
+	for what, test := range map[string]struct {
+		cfg  Config
+		want rate.Limit
+	}{
+		"live":            {Config{SecretKey: "sk_live_1"}, 80},
+		"test":            {Config{SecretKey: "sk_test_1"}, 20},
+		"a sandbox":       {Config{SecretKey: "sk_test_1", Base: "http://127.0.0.1:1"}, math.MaxInt32},
+		"a number":        {Config{SecretKey: "sk_live_1", Limits: Limits{PerSecond: 7}}, 7},
+		"one and sandbox": {Config{SecretKey: "sk_test_1", Base: "http://127.0.0.1:1", Limits: Limits{PerSecond: 7}}, 7},
+	} {
+		c, err := New(test.cfg)
+		testrun.Must(t, err)
+		testrun.Same(t, what, test.want, c.limiter.rate.Limit())
+		c.Close()
+	}
+}
 
 func TestLimiter_probesAProviderThatIsAway(t *testing.T) {
 	t.Parallel()

@@ -38,7 +38,7 @@ type Expired struct {
 // holds up no other.
 //
 // If we die here: each commit has deleted all of its rows or none, and any worker goes on with what is left.
-// Test: TestExpired.
+// Test: idempotency.TestExpireKeys.
 func (e *Expired) Run(ctx context.Context) {
 	var tables sync.WaitGroup
 	for table, remove := range map[string]func() (rows int, err error){ // at most commitRows
@@ -55,16 +55,20 @@ func (e *Expired) Run(ctx context.Context) {
 // last for a while. Some fewer are no sign of the end: other transactions may have locked them.
 func (e *Expired) empty(ctx context.Context, table string, remove func() (rows int, err error)) {
 	deleted := 0
+	report := func() {
+		if deleted > 0 {
+			e.Log.InfoContext(context.WithoutCancel(ctx), "expired rows deleted", "table", table, "rows", deleted)
+			deleted = 0
+		}
+	}
+	defer report()
 	loop.Run(ctx, e.Log, "expired rows are not deleted", func(ctx context.Context) (time.Duration, error) {
 		rows, err := remove()
 		deleted += rows
 		if err == nil && rows >= commitRows/2 {
 			return commitPause, nil
 		}
-		if deleted > 0 {
-			e.Log.InfoContext(ctx, "expired rows deleted", "table", table, "rows", deleted)
-			deleted = 0
-		}
+		report()
 		// About an eighth of the window: workers that start together do not delete together for long.
 		mean := min(max(e.InboxWindow/8, shortestInterval), longestInterval)
 		return mean/2 + rand.N(mean), err //nolint:gosec // jitter

@@ -94,6 +94,8 @@ func newSender(cfg Config, dialer *net.Dialer) *Sender {
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = defaultTimeout
 	}
+	dialer = new(*dialer)
+	dialer.Timeout = cfg.Timeout // of the handshake too: the end of a delivery does not end its dial
 	plain := guarded(dialer, httpGuard(cfg.AllowCIDRs), "the target is neither https nor in WEBHOOK_ALLOW_CIDRS")
 	secure := &tls.Dialer{NetDialer: guarded(dialer, httpsGuard(cfg.AllowCIDRs),
 		"the target leads to an address that is neither public nor in WEBHOOK_ALLOW_CIDRS")}

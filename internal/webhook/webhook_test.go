@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -141,6 +142,39 @@ func TestDeliver_isBoundedByItsTimeout(t *testing.T) {
 	}
 }
 
+// The connection of a delivery ends with it, also where it is not made in time.
+func TestDeliver_endsAHandshakeThatHangs(t *testing.T) {
+	t.Parallel()
+	var listening net.ListenConfig
+	listener, err := listening.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	ended := make(chan error, 1)
+	go func() {
+		conn, err := listener.Accept()
+		if err == nil {
+			_, err = io.Copy(io.Discard, conn)
+			_ = conn.Close()
+		}
+		ended <- err
+	}()
+	err = newSender(t, webhook.Config{AllowCIDRs: loopback(), Timeout: 300 * time.Millisecond}).
+		Deliver(t.Context(), messageTo("https://"+listener.Addr().String()))
+	if kinds(err) != "delivery" {
+		t.Errorf("error is %v, want a delivery error", err)
+	}
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("the connection stays open")
+	}
+}
+
 func TestDeliver_verifiesTheCertificate(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, nil)
@@ -155,6 +189,14 @@ func TestDeliver_verifiesTheCertificate(t *testing.T) {
 	friend.Trust(roots)
 	if err := friend.Deliver(t.Context(), messageTo(r.URL)); err != nil || len(r.got()) != 1 {
 		t.Errorf("known certificate: %v after %d deliveries, want one", err, len(r.got()))
+	}
+	z := newZone(map[string][]string{"wrong.shop.test": {"127.0.0.1"}})
+	other := webhook.NewWithResolver(webhook.Config{Now: time.Now, AllowCIDRs: loopback()}, z.resolver())
+	t.Cleanup(other.Close)
+	other.Trust(roots)
+	wrong := strings.Replace(r.URL, "127.0.0.1", "wrong.shop.test", 1)
+	if err := other.Deliver(t.Context(), messageTo(wrong)); kinds(err) != "delivery" || len(r.got()) != 1 {
+		t.Errorf("a certificate of another host: %v after %d deliveries, want a delivery error and no more", err, len(r.got()))
 	}
 }
 

@@ -384,7 +384,7 @@ insert into webhook_secrets (merchant_id, generation, secret, secret_hash, creat
 insert into merchants (merchant_id) values ('g_1');
 insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at) values ('g_1', 1, null, sha256('s'), 'cli:me', null);
 
--- merchants_webhook_secret_exists: a secret that is used is there
+-- merchants_webhook_secret_exists: the first secret is there
 insert into merchants (merchant_id, webhook_url) values ('g_1', 'https://shop.example');
 
 -- merchants_webhook_secret_exists: and is the merchant's own
