@@ -27,7 +27,7 @@ func TestProcess(t *testing.T) {
 		testdb.Must(t, err)
 		return
 	}
-	server := testrun.Server(t, local.Options{})
+	server := testrun.Server(t, local.Options{Fsync: true})
 	children := make([]*exec.Cmd, 2)
 	for i := range children {
 		children[i] = exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestProcess$")
