@@ -60,7 +60,8 @@ func (d *deployment) counted(ctx context.Context) (counters, error) {
 	return d.readCounters(ctx)
 }
 
-// usage is processor time, which is zero where the system has no /proc, and at rest what the server counts.
+// usage is the processor time of the programs and of the server, zero on a system without /proc. The counters
+// are read only while the programs rest.
 type usage struct {
 	programs, database time.Duration
 	counters

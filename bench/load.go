@@ -99,8 +99,8 @@ func (l *load) check() error {
 	return nil
 }
 
-// drive keeps n charges in flight for a while, none at rest, and measures the part of it after the warm-up.
-// It returns when everything that was sent has ended, each by a call of end.
+// drive keeps n charges in flight for a while and measures the part of it after the warm-up; n is 0 while the
+// programs rest. It returns when everything that was sent has ended, each by a call of end.
 func (l *load) drive(
 	ctx context.Context, n int, warm, measured time.Duration,
 	use func(ctx context.Context, begins bool) (usage, error), send func(id string) error,

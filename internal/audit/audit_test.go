@@ -77,6 +77,15 @@ func TestRun(t *testing.T) {
 		}
 		testdb.Must(t, g.Wait())
 	})
+
+	t.Run("an audit that cannot be finished is an error", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t)
+		f.exec(`drop table inbox_holders`)
+		if report, err := audit.Run(t.Context(), f.db.Pool()); err == nil {
+			t.Fatalf("got %+v", report)
+		}
+	})
 }
 
 // plant is a section of testdata/planted.txt: statements that violate a check, and others that they cannot help

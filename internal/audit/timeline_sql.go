@@ -1,7 +1,7 @@
 package audit
 
-// selectNamed reads the time, the charges of a name, and the name where it can only be a key: it is a charge,
-// else a refund or a dispute of one, else a key. Each search is made only where those before found nothing.
+// selectNamed reads the time and the charges that a name leads to. A name is a charge, else a refund or dispute,
+// else a key; the last column is the name if it is neither of the first two.
 const selectNamed = `
 -- audit.selectNamed
 with charge as (

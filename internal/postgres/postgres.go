@@ -248,7 +248,8 @@ func (db *DB) Commit(ctx context.Context, b *pgx.Batch) error {
 // Committer is what commits the batches of all merchants.
 func (db *DB) Committer() *groupcommit.Committer { return db.committer }
 
-// Pool is the pool itself, for what must own connections (Watermill's subscriber, LISTEN).
+// Pool is the pool itself, for what must own connections (Watermill's subscriber, LISTEN), and for
+// the audit, each of whose statements has a snapshot of its own.
 func (db *DB) Pool() *pgxpool.Pool { return db.pool }
 
 // Close waits for connections in use and closes them all.

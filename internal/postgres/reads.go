@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -62,6 +63,9 @@ func (r *Reads[Q, A]) call(ctx context.Context, lookups []Q) []groupcommit.Resul
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	found, err := r.read(ctx, lookups)
+	if err == nil && len(found) != len(lookups) {
+		err = fmt.Errorf("%d lookups have %d results", len(lookups), len(found))
+	}
 	if err != nil {
 		if len(lookups) > 1 && ctx.Err() == nil && !isLost(err) && groupcommit.OutcomeOf(err) != groupcommit.Locked {
 			err = errOfSeveral

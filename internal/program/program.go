@@ -70,7 +70,7 @@ func Main(args []string, stdout, stderr io.Writer, name string, run Run) int {
 	_ = level.UnmarshalText([]byte(os.Getenv("LOG_LEVEL")))
 	log := Logger(stderr, name, level)
 	CollectSeldom()
-	// GOMEMLIMIT: nine tenths of the container's limit, unless it is set. Without either, memory has no limit.
+	// Sets GOMEMLIMIT, unless set, to nine tenths of the container's memory limit. Without either there is no limit.
 	_, _ = memlimit.Set(memlimit.WithProvider(memlimit.FromCgroup))
 	if err := bounded(ctx, log, stopTime, run); err != nil && !errors.Is(err, context.Canceled) {
 		log.Error(err.Error()) //nolint:sloglint // the message is the sentence that an operator reads

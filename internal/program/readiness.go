@@ -34,7 +34,8 @@ const (
 // Calls during a check, or within a second after it, share its answer: the database is
 // asked at most once a second.
 type Readiness struct {
-	// Own, where set before the first call, says what keeps the program from its work where the database does not.
+	// Own returns what else keeps the program from its work, "" if nothing does. It is set before the first call
+	// and asked after the database.
 	Own func(ctx context.Context) (why string)
 
 	db   *postgres.DB

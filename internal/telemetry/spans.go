@@ -181,16 +181,18 @@ func (s statementTracer) TraceBatchQuery(ctx context.Context, conn *pgx.Conn, da
 	}
 }
 
-// wordless passes spans on without events and without the text of their status: what a library writes
-// there of an error may quote a row. The SQLSTATE of a refusal is an attribute.
-type wordless struct{ sdktrace.SpanProcessor }
+// withoutErrorText exports spans without events and without status texts: a library writes errors there, which
+// may quote a row.
+type withoutErrorText struct{ sdktrace.SpanProcessor }
 
-func (w wordless) OnEnd(s sdktrace.ReadOnlySpan) { w.SpanProcessor.OnEnd(wordlessSpan{s}) }
+func (w withoutErrorText) OnEnd(s sdktrace.ReadOnlySpan) {
+	w.SpanProcessor.OnEnd(spanWithoutErrorText{s})
+}
 
-type wordlessSpan struct{ sdktrace.ReadOnlySpan }
+type spanWithoutErrorText struct{ sdktrace.ReadOnlySpan }
 
-func (wordlessSpan) Events() []sdktrace.Event { return nil }
+func (spanWithoutErrorText) Events() []sdktrace.Event { return nil }
 
-func (s wordlessSpan) Status() sdktrace.Status {
+func (s spanWithoutErrorText) Status() sdktrace.Status {
 	return sdktrace.Status{Code: s.ReadOnlySpan.Status().Code}
 }

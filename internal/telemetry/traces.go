@@ -64,7 +64,7 @@ func OpenTraces(ctx context.Context, log *slog.Logger, service string, s TraceSe
 // newTraces makes traces by the SDK's own environment, in which the sampler is, and the limits of
 // spans and of their queue.
 func newTraces(ctx context.Context, service string, p sdktrace.SpanProcessor, o ...sdktrace.TracerProviderOption) *Traces {
-	provider := sdktrace.NewTracerProvider(append(o, sdktrace.WithSpanProcessor(wordless{p}), sdktrace.WithResource(describe(ctx, service)))...)
+	provider := sdktrace.NewTracerProvider(append(o, sdktrace.WithSpanProcessor(withoutErrorText{p}), sdktrace.WithResource(describe(ctx, service)))...)
 	return &Traces{provider: provider, tracer: provider.Tracer(scope)}
 }
 

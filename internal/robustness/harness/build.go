@@ -29,10 +29,10 @@ func in(dir string) Binaries {
 
 // Build builds the four programs into dir with one go command and returns their paths. The flags go
 // to `go build` (-race, -overlay=FILE, -C TREE). What a debugger reads is left out, which halves the
-// linker's work. Where all four lie next to the running program, as in an image, it builds nothing
-// and returns those.
+// linker's work. Without flags, where all four lie next to the running program, as in an image, it builds
+// nothing and returns those.
 func Build(ctx context.Context, dir string, flags ...string) (Binaries, error) {
-	if self, err := os.Executable(); err == nil {
+	if self, err := os.Executable(); err == nil && len(flags) == 0 {
 		beside := in(filepath.Dir(self))
 		if isFile(beside.API) && isFile(beside.Worker) && isFile(beside.Sandbox) && isFile(beside.Payonce) {
 			return beside, nil
