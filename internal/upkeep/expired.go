@@ -62,7 +62,7 @@ func (e *Expired) empty(ctx context.Context, table string, remove func() (rows i
 		}
 	}
 	defer report()
-	loop.Run(ctx, e.Log, "expired rows are not deleted", func(ctx context.Context) (time.Duration, error) {
+	loop.Run(ctx, e.Log, "expired rows are not deleted", func(context.Context) (time.Duration, error) {
 		rows, err := remove()
 		deleted += rows
 		if err == nil && rows >= commitRows/2 {
