@@ -86,6 +86,19 @@ func TestMiddleware_replaysStatusHeadersAndBody(t *testing.T) {
 	wantEffects(t, db, 1)
 }
 
+func TestMiddleware_standsAroundOneRoute(t *testing.T) {
+	t.Parallel()
+	mux := http.NewServeMux()
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "of "+r.PathValue("shop")) })
+	mux.Handle("POST /{shop}/orders", idempotency.Middleware(testdb.Reused(t).Pool(), options{})(h))
+	for _, replayed := range []string{"", "true"} {
+		w := asked{target: "/acme/orders"}.of(t, mux)
+		if w.Code != http.StatusOK || w.Body.String() != "of acme" || w.Header().Get(idempotency.HeaderReplayed) != replayed {
+			t.Errorf("%d %v %s, want it replayed: %q", w.Code, w.Header(), w.Body, replayed)
+		}
+	}
+}
+
 // form is a request with a multipart body of one file, under a boundary.
 func form(boundary, name, text string) asked {
 	return asked{

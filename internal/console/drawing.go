@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/audit"
 )
 
@@ -64,6 +65,7 @@ type bar struct {
 type drawing struct {
 	claims   []*claim
 	messages map[string]string // numbers of messages by their ids
+	created  map[string]bool   // charges whose payment the provider has made
 
 	Lanes              []*lane // from left to right, with the workers before the provider
 	Rows               []*row
@@ -107,7 +109,7 @@ var picture = template.Must(template.New("lanes.svg").Funcs(template.FuncMap{
 // has the entries beside it as text. What was stored by others is shortened and escaped. Of more than
 // 400 rows the first and the last 200 are drawn.
 func Draw(t audit.Timeline) (template.HTML, error) {
-	d := &drawing{messages: map[string]string{}}
+	d := &drawing{messages: map[string]string{}, created: map[string]bool{}}
 	for _, l := range []lane{
 		{Name: "client", Width: 80},
 		{Name: "api", Width: 170},
@@ -223,7 +225,7 @@ func (d *drawing) add(e audit.TimelineEntry) {
 	if special, found := sentences[e.Kind+" "+words["what"]]; found {
 		said = special
 	}
-	if e.Kind == "event" && calls.MatchString(e.What) {
+	if e.Kind == "event" && words["call"] != "" && words["about"] != "" { // it was read
 		said = slices.Concat(sentences["call"], said)
 	}
 	at := e.At
@@ -244,8 +246,22 @@ func (d *drawing) add(e audit.TimelineEntry) {
 	}
 }
 
-// calls are the types of events that are about a call of the provider.
-var calls = regexp.MustCompile(`^(payment\.(started|attempt_failed|captured|declined)|refund\.(attempt_failed|succeeded|failed))\.v`)
+// declined is the type of event whose call depends on the events before it and on its reason.
+var declined = domain.TypeOf(domain.PaymentDeclined{})
+
+// calls are the calls of the provider that events are about, by their types.
+var calls = map[string]string{
+	domain.TypeOf(domain.PaymentStarted{}):       "create the payment",
+	domain.TypeOf(domain.PaymentAttemptFailed{}): "confirm the payment", // or create, by its stage
+	domain.TypeOf(domain.PaymentCaptured{}):      "confirm the payment",
+	declined:                                     "confirm the payment",
+	domain.TypeOf(domain.RefundAttemptFailed{}):  "refund",
+	domain.TypeOf(domain.RefundSucceeded{}):      "refund",
+	domain.TypeOf(domain.RefundFailed{}):         "refund",
+}
+
+// cancellations are the reasons for which payonce cancels a payment.
+var cancellations = []domain.FailureCode{domain.Canceled, domain.Expired, domain.AuthenticationTimeout}
 
 // failure is how the types of events end that are drawn as such.
 var failure = regexp.MustCompile(`(failed|declined|rejected)$`)
@@ -262,13 +278,13 @@ func (d *drawing) words(e audit.TimelineEntry) map[string]string {
 	for _, member := range []string{"provider_status", "code", "refund_id", "dispute_id", "payment_intent", "items", "order_id"} {
 		words["about"] = cmp.Or(words["about"], words[member])
 	}
-	switch words["call"] = "confirm the payment"; {
-	case what == "payment.started" || words["stage"] == "create":
-		words["call"] = "create the payment"
-	case strings.HasPrefix(what, "refund."):
-		words["call"] = "refund"
-	case slices.Contains([]string{"canceled", "expired", "authentication_timeout"}, words["code"]):
+	switch words["call"] = calls[e.What]; {
+	case words["payment_intent"] != "":
+		d.created[e.ChargeID] = true
+	case e.What == declined && slices.Contains(cancellations, domain.FailureCode(words["code"])):
 		words["call"] = "cancel the payment"
+	case words["stage"] == string(domain.StageCreate), e.What == declined && !d.created[e.ChargeID]:
+		words["call"] = "create the payment"
 	}
 	if _, reason, waits := strings.Cut(words["error"], "waiting: "); waits && e.What == "failed" {
 		words["what"], words["error"] = "waits", reason

@@ -39,7 +39,7 @@ import (
 // bodyLimit bounds the body of any request, in bytes.
 const bodyLimit = 64 << 10
 
-// Options shape a sandbox. Those with a variable are the settings of the program.
+// Options shape a sandbox. A field with an env tag is a setting of the program.
 type Options struct {
 	Now            func() time.Time // the sandbox's clock
 	Logger         *slog.Logger     // of the background work; nil discards it

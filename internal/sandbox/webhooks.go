@@ -34,7 +34,8 @@ const (
 )
 
 // Deliver sends events that were not taken and settles intents that are processing, until the context of New
-// ends. Like Stripe's, events have no order and may arrive twice. Without a receiver they are kept.
+// ends. Like Stripe's, events have no order and may arrive twice. A round in which an event fails delays the next
+// one, of all events. Without a receiver they are kept.
 func (s *Sandbox) Deliver() {
 	loop.Run(s.running, s.options.Logger, "events not delivered", func(ctx context.Context) (time.Duration, error) {
 		due, err := s.due()
