@@ -216,7 +216,9 @@ func TestConsume(t *testing.T) {
 			}
 			testrun.Row(t, db, `select count(*) filter (where status = 'pending' and ordering_key = message_id) = 38
 				and count(*) filter (where status = 'dead' and last_error ~ '^(unreadable|panic: odd)') = 2 from inbox`)
-			testrun.Same(t, "dead letters in the log", 2, strings.Count(log.String(), `it is a dead letter" receiver=r message_id=unreadable:`))
+			testrun.True(t, "two dead letters are in the log", func() bool {
+				return strings.Count(log.String(), `it is a dead letter" receiver=r message_id=unreadable:`) == 2
+			})
 			want := "<nil>"
 			if refuses {
 				cancel()

@@ -18,7 +18,10 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-var failovers = flag.Int("failovers", 0, "how many failovers each scenario has; without it some scenarios have one")
+var (
+	failovers = flag.Int("failovers", 0, "how many failovers each scenario has; without it some scenarios have one")
+	every     = flag.Bool("every", false, "more scenarios; continuous integration sets it")
+)
 
 func TestMain(m *testing.M) { testrun.Main(m) }
 
@@ -27,8 +30,8 @@ var (
 	bounded = testrun.Bounded
 )
 
-// short are the scenarios that are run without -failovers.
-var short = []string{"synchronous kill", "synchronous hang", "asynchronous kill", "synchronous none"}
+// short are the scenarios that are run without -failovers: those of -every, and the first two without it.
+var short = []string{"synchronous kill", "asynchronous kill", "synchronous hang", "synchronous none"}
 
 // TestFailover_losesNoChargeThatASynchronousStandbyHas loses the primary under load, in each
 // mode of replication and in each way. What an asynchronous standby lacks is lost, and no
@@ -38,10 +41,13 @@ func TestFailover_losesNoChargeThatASynchronousStandbyHas(t *testing.T) {
 		t.Skip("not run in short mode: it starts servers and programs")
 	}
 	t.Parallel()
-	b := build(t)
+	b, some := build(t), short
+	if !*every {
+		some = short[:2]
+	}
 	for _, mode := range []string{"synchronous", "asynchronous"} {
 		for _, fault := range []string{"kill", "hang", "cut", "none"} {
-			if *failovers == 0 && !slices.Contains(short, mode+" "+fault) {
+			if *failovers == 0 && !slices.Contains(some, mode+" "+fault) {
 				continue
 			}
 			t.Run(mode+" "+fault, func(t *testing.T) {
