@@ -20,13 +20,14 @@ import (
 type pkg struct {
 	ImportPath                               string
 	Imports, TestImports, XTestImports, Deps []string
+	GoFiles, EmbedFiles                      []string
 }
 
 // list runs go list at the module's root.
 func list(tb testing.TB, args ...string) (pkgs []pkg) {
 	tb.Helper()
 	readTree(tb) // so that the cache of go test knows the files: go list is another process
-	cmd := exec.CommandContext(tb.Context(), "go", append([]string{"list", "-json=ImportPath,Imports,TestImports,XTestImports,Deps"}, args...)...)
+	cmd := exec.CommandContext(tb.Context(), "go", append([]string{"list", "-json=ImportPath,Imports,TestImports,XTestImports,Deps,GoFiles,EmbedFiles"}, args...)...)
 	cmd.Dir = root
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moby/patternmatcher"
+	"github.com/moby/patternmatcher/ignorefile"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -145,14 +147,34 @@ func TestSupply_imagesAndActionsArePinned(t *testing.T) {
 	}
 }
 
-// TestImage_context: .dockerignore lets through the folder of each package that the programs link.
+// TestImage_context: Docker leaves out no file that the programs are built from, and lets no test and
+// no hidden file through.
 func TestImage_context(t *testing.T) {
 	t.Parallel()
-	folders := regexp.MustCompile(`(?m)^!(\S+)$`).FindAllStringSubmatch(read(t, ".dockerignore"), -1)
+	patterns, err := ignorefile.ReadAll(strings.NewReader(read(t, ".dockerignore")))
+	must(t, err)
+	matcher, err := patternmatcher.New(patterns)
+	must(t, err)
+	wanted := map[string]bool{
+		"go.mod": true, "go.sum": true, "internal/console/assets/new.woff2": true,
+
+		"cmd/api/main_test.go": false, "migrations/testdata/rows.sql": false, "docs/images/flow.webp": false, "e2e/docs.go": false,
+		"dist/payonce.tar.gz": false, "payonce": false, ".env": false, ".git/config": false, "cmd/worker/.env": false,
+		"internal/stripe/.cache/key": false, "docs/reference/.settings.md.swp": false,
+	}
 	for _, p := range list(t, "-deps", "./cmd/api", "./cmd/worker", "./cmd/sandbox", "./cmd/payonce") {
-		at := local(p.ImportPath)
-		if under(p.ImportPath, module) && !slices.ContainsFunc(folders, func(f []string) bool { return under(at, f[1]) }) {
-			t.Errorf("%s is not in the context", at)
+		for _, file := range slices.Concat(p.GoFiles, p.EmbedFiles) {
+			if under(p.ImportPath, module) {
+				wanted[local(p.ImportPath)+"/"+file] = true
+			}
 		}
+	}
+	for path, want := range wanted {
+		if out, err := matcher.MatchesOrParentMatches(path); err != nil || out == want {
+			t.Errorf("%s is in the context: %v (%v), want %v", path, !out, err, want)
+		}
+	}
+	if len(wanted) < 200 {
+		t.Errorf("the programs are built from %d files", len(wanted))
 	}
 }
