@@ -182,7 +182,7 @@ func TestRetention_redeliveryAfterExpiry_changesNothing(t *testing.T) {
 	startsPrograms(t)
 	d := deploy(t, setup{
 		apis: 2, workers: 2, providerEvents: true, detectRaces: true,
-		apiEnv:    map[string]string{"IDEMPOTENCY_RETENTION": "2s"},
+		apiEnv:    map[string]string{"IDEMPOTENCY_RETENTION": "5s"},
 		workerEnv: map[string]string{"INBOX_RETENTION": "2s"},
 	})
 	// What leaves the outbox is copied here, as a backup would have it.

@@ -46,9 +46,9 @@ type operation struct {
 	keyOutput
 }
 
-// linearizable reports whether the calls of one key have an order. A key is set once, so no search is needed: what they
-// show of it has to agree, and there has to be a moment at which it was set, that no call which shows it free began
-// after, and no call which shows it set ended before. A first answer, which is given once, says which call has set the
+// linearizable reports whether the calls of one key have an order. A key is set once, so no search is needed: all
+// answers must agree on order, id and body, and there must be a moment at which the key was set, which is no later than
+// the end of any call that shows it set, and no earlier than the begin of any call that shows it free. A first answer, which is given once, says which call has set the
 // key. Without one it was a call without a certain answer, at any time after that began.
 func linearizable(history []operation) bool {
 	from, to, firsts := time.Duration(0), time.Duration(math.MaxInt64), 0 // of that moment

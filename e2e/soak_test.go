@@ -20,8 +20,8 @@ import (
 var soak = flag.Bool("soak", false, "TestSoak in its long form, which takes minutes")
 
 // TestSoak does for long what other tests do once, while something is broken all
-// the time. Without -soak each of them is short, with -short none is run. In the
-// long form give it time, one at a time:
+// the time. Without -soak each of them is short, and that of memory is run with -every
+// alone; with -short none is run. In the long form give it time, one at a time:
 //
 //	go test ./e2e -run 'TestSoak/a_key' -soak -timeout 1h -v
 func TestSoak(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 // The line == above it names the table, and the type of the messages, see memory.deliver.
 type row struct{ message, name, after, calls, want string }
 
-// rows are those of all tables.
+// rows returns the rows of every table in testdata.
 func rows(t *testing.T) (all []row) {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.txt")
@@ -50,7 +50,14 @@ func rows(t *testing.T) (all []row) {
 // TestDecides runs the rows of each table of testdata.
 func TestDecides(t *testing.T) {
 	t.Parallel()
-	for _, r := range rows(t) {
+	all := rows(t)
+	if len(all) == 0 {
+		t.Fatal("testdata has no table")
+	}
+	for _, r := range all {
+		if r.after == "" || r.want == "" {
+			t.Errorf("%s has no charge, or says nothing of what is recorded", r.name)
+		}
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
 			m := newScripted(t, r.after)

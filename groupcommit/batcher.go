@@ -70,8 +70,7 @@ func (b *Batcher[Q, A]) Do(ctx context.Context, value Q) (A, error) {
 	return *new(A), ctx.Err()
 }
 
-// run begins calls until nothing is queued. Each waits for the one before, whose callers may then join it, but no
-// longer than nextAfter.
+// run calls until nothing is queued. A call waits up to nextAfter for the one before, whose callers may then join it.
 func (b *Batcher[Q, A]) run() {
 	for {
 		for range 2 { // goroutines that run may queue items, or make others ready that do

@@ -79,21 +79,24 @@ func TestGroupCommit_locksInOneOrder(t *testing.T) {
 	db := held(t, postgres.Options{
 		Settings: map[string]string{"enable_indexscan": "off"}, LockTimeout: time.Hour, StatementTimeout: time.Hour,
 	}, 1, 1, 1, 1, 1)
-	testdb.Exec(t, db.Pool(), `insert into merchants (merchant_id) values ('acme')`)
-	testdb.Exec(t, db.Pool(), `insert into stock (merchant_id, sku, supplied, available) select 'acme', n, 9, 9 from generate_series(1, 5) n`)
+	testdb.Exec(t, db.Pool(), `insert into merchants (merchant_id) values ('acme'), ('globex')`)
+	testdb.Exec(t, db.Pool(), `insert into stock (merchant_id, sku, supplied, available) select 'acme', n, 9, 9 from generate_series(1, 5) n union all select 'globex', '1', 9, 9`)
 	db.Committer().WaitForLocks()
 	article := testdb.Begin(t, db.Pool(), `select from stock where sku = '2' for no key update`)
 	message := testdb.Begin(t, db.Pool(), `select from inbox where id = 3 for no key update`)
 	var batches []*pgx.Batch
 	for _, n := range []int{5, 3, 1, 4, 2} {
 		b := ending(n, int64(n), 1)
+		if n == 5 {
+			b.Queue(takeStock, "globex", "1")
+		}
 		b.Queue(takeStock, "acme", strconv.Itoa(n))
 		batches = append(batches, b)
 	}
 	results, release := queueUnits(t, db.Committer(), committing(db, batches...)...)
 	release()
 	testrun.Blocked(t, db, 1)
-	want(t, db, `select sku from stock order by sku for no key update skip locked`, "3", "4", "5")
+	want(t, db, `select merchant_id || sku from stock order by 1 for no key update skip locked`, "acme3", "acme4", "acme5", "globex1")
 	testdb.Must(t, article.Commit(t.Context()))
 	testrun.Row(t, db, `select count(*) = 0 from (select from stock for no key update skip locked) free`)
 	testrun.Blocked(t, db, 1)
@@ -102,8 +105,8 @@ func TestGroupCommit_locksInOneOrder(t *testing.T) {
 	for _, result := range results {
 		testdb.Must(t, <-result)
 	}
-	want(t, db, `select count(distinct cmin::text)::text from inbox where status = 'done'`, "1") // statement ended them
-	want(t, db, `select sku from stock where reserved = 1 order by sku`, "1", "2", "3", "4", "5")
+	want(t, db, `select count(distinct cmin::text)::text from inbox where status = 'done'`, "1") // one statement ended all of them
+	want(t, db, `select merchant_id || sku from stock where reserved = 1 order by 1`, "acme1", "acme2", "acme3", "acme4", "acme5", "globex1")
 }
 
 // Of two messages of one id in a group commit the second is known: counted, or a dead letter.

@@ -68,8 +68,8 @@ select id, fence, attempts, deaths, waits, message_id, type, ordering_key, parti
 // A processor has Concurrency slots. Each is free, reserved by a claim in flight, or has a handler
 // (running). reserve takes free slots, start turns them into handlers or frees them, and freeSlot frees
 // that of a handler. Two callers claim: the loop (tick), and each page that is received, in its own
-// transaction (storePage). What may leave a due message unclaimed counts one, and a handler that ends and
-// finds another count than at its claim wakes the loop. A lost wake costs a second.
+// transaction (storePage). Each event that may leave a due message unclaimed raises p.unclaimed. A handler
+// wakes the loop if the count has changed since its claim. A lost wake costs a second.
 
 // reservation is what a claim may take: 7/8 of the free slots, and nothing of a partition that holds 7/8 of all.
 type reservation struct {

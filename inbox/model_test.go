@@ -38,7 +38,7 @@ import (
 func TestModel(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
-	bounds := map[string]string{"rapid.checks": "4", "rapid.steps": "60"}
+	bounds := map[string]string{"rapid.checks": "8", "rapid.steps": "60"}
 	flag.Visit(func(given *flag.Flag) { delete(bounds, given.Name) })
 	for name, value := range bounds {
 		testdb.Must(t, flag.Set(name, value)) // as if they were given: rapid has no other way

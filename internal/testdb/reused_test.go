@@ -1,6 +1,7 @@
 package testdb_test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"testing"
@@ -35,9 +36,7 @@ func TestProcess(t *testing.T) {
 		children[i].Stdout, children[i].Stderr = t.Output(), t.Output()
 		testdb.Must(t, children[i].Start())
 	}
-	for _, child := range children {
-		testdb.Must(t, child.Wait())
-	}
+	testdb.Must(t, errors.Join(children[0].Wait(), children[1].Wait()))
 	left := testdb.All[string](t, testdb.Session(t, server.URL("postgres")), `
 select regexp_replace(datname, '[0-9a-f]{16}$', '…') from pg_database order by datname collate "C"`)
 	testrun.Same(t, "databases afterwards", []string{"payonce_template_…", "postgres", "template0", "template1"}, left)

@@ -20,8 +20,8 @@ func Session(tb testing.TB, url string) *pgx.Conn {
 	return conn
 }
 
-// Standby is that of a server, which need not be there: from Leaves until Returns all commits of the server wait for
-// it, but for those of this session.
+// Standby stands for a synchronous standby that does not exist. Between Leaves and Returns every commit of the server
+// waits for it, except those of this session.
 type Standby struct {
 	*pgx.Conn
 
@@ -36,8 +36,8 @@ func StandbyOf(tb testing.TB, server *local.Server, database string) Standby {
 	return s
 }
 
-// Leaves returns when a commit waits, since each process of the server reads the setting at a time of its own. That
-// commit is of the database postgres, and waits until Returns.
+// Leaves names a synchronous standby that is away, and returns when a commit waits for it: the processes of the server
+// read the setting at different times. That commit is of the database postgres, and waits until Returns.
 func (s Standby) Leaves(tb testing.TB) {
 	tb.Helper()
 	s.set(tb, `set synchronous_standby_names = 'away'`, "away")
