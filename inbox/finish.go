@@ -198,8 +198,8 @@ func (p *Processor) ending(d *Delivery, dead bool, attempts, waits int, pause ti
 	}
 }
 
-// finish commits the end of a claim, and retries while the database is out of reach: a handler that returned
-// must not look like one that died. The fence lets it repeat. It returns how the claim ended.
+// finish commits the end of a claim, and returns how it ended. It retries while the database is out of reach, since a
+// handler that returned must not look like one that died; each statement compares the fence.
 func (p *Processor) finish(ctx context.Context, log *slog.Logger, end End, queue func(*pgx.Batch)) End {
 	unknown := false // whether a try before has stored the end
 	for first := true; ; first = false {

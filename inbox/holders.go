@@ -50,10 +50,10 @@ delete from inbox_holders
             and (alive_until < now() or alive_until > now() + greatest(2 * $2::interval, interval '10 minutes'))
             for update skip locked))`
 
-	// takeOver takes over from holders that are gone. It also takes back what is under the name of this holder
-	// $6 and has no handler, since the claim had an unknown outcome or its end could not be stored. Such a message
-	//  - is not among those that handlers have, $7;
-	//  - was claimed more than $9 ago, and no claim is in flight ($8): its rows may not have been read yet.
+	// takeOver makes messages of holders that are gone due after a random backoff, so that one which kills its
+	// process soon runs alone. It also takes back what is under the name of this holder $6 and has no handler, since
+	// the claim had an unknown outcome or its end could not be stored. Such a message is not among those of handlers,
+	// $7, and was claimed more than $9 ago, with no claim in flight ($8): its rows may not have been read yet.
 	takeOver = `
 -- inbox.takeOver
 update inbox i
