@@ -54,13 +54,10 @@ func (o object) number(name string) int64 {
 	return int64(n)
 }
 
-// named is a member of the object's metadata, or else.
-func (o object) named(name, or string) string {
+// named is a member of the object's metadata.
+func (o object) named(name string) string {
 	pairs, _ := o["metadata"].(map[string]any)
-	if named, is := pairs[name].(string); is {
-		return named
-	}
-	return or
+	return object(pairs).text(name)
 }
 
 // shown is the object as Stripe's API shows it.
@@ -89,10 +86,9 @@ func newID(prefix string) string { return prefix + rand.Text() }
 // books are the records of the provider and of the shop. They change by apply alone, which is given what a
 // line of the file holds, so that they are the same after a restart.
 type books struct {
-	objects    map[string]object   // by id
-	ids        map[string][]string // by kind, in the order in which the objects were made
-	processing map[string]bool     // ids of intents that settle when their time has come
-	unsent     map[string]bool     // ids of events that were not taken, and whether they were sent
+	objects map[string]object          // by id
+	ids     map[string][]string        // by kind, in the order in which the objects were made
+	waiting map[string]map[string]bool // by kind, the ids of events that were not taken and of intents that are processing
 
 	file *os.File // of the journal; nil: the records last as long as the process
 	end  int64
@@ -105,15 +101,10 @@ func (b *books) apply(changed []object) {
 			b.ids[kind] = append(b.ids[kind], id)
 		}
 		b.objects[id] = o
-		switch {
-		case kind == "event" && o["_taken"] == true:
-			delete(b.unsent, id)
-		case kind == "event":
-			b.unsent[id] = false
-		case o["status"] == statusProcessing:
-			b.processing[id] = true
-		default:
-			delete(b.processing, id)
+		if o["_taken"] == false || o["status"] == statusProcessing {
+			b.waiting[kind][id] = true
+		} else {
+			delete(b.waiting[kind], id)
 		}
 	}
 }
@@ -151,7 +142,7 @@ func (o object) pick(names string, others object) object {
 
 // getBooks is GET /books. Refunds that failed moved no money and are left out. What was made outside has its
 // own id for a reference.
-func (s *Sandbox) getBooks(*call) (any, error) {
+func (s *Sandbox) getBooks(*call) any {
 	b, captured, shown := s.books, map[any]int{}, object{}
 	for _, name := range []string{"requests", "duplicates_suppressed"} {
 		shown[name] = b.objects[name].number("n")
@@ -172,19 +163,19 @@ func (s *Sandbox) getBooks(*call) (any, error) {
 		id := c.text("payment_intent")
 		captured[id]++
 		return c.pick("payment_intent amount currency", object{
-			"reference": reference(b.objects[id]), "charge_reference": c.named("charge_reference", ""),
+			"reference": b.objects[id].text("_charge"), "charge_reference": c.named("charge_reference"),
 		})
 	})
 	list("intents", "payment_intent", func(i object) object {
 		return i.pick("id status amount currency", object{
-			"reference": reference(i), "charge_reference": i.named("charge_reference", ""), "captures": captured[i["id"]],
+			"reference": i.text("_charge"), "charge_reference": i.named("charge_reference"), "captures": captured[i["id"]],
 		})
 	})
 	list("refunds", "refund", func(r object) object {
 		if r["status"] != statusSucceeded {
 			return nil
 		}
-		return r.pick("payment_intent amount", object{"reference": reference(r)})
+		return r.pick("payment_intent amount", object{"reference": cmp.Or(r.named("refund_id"), r.text("id"))})
 	})
 	list("disputes", "dispute", func(d object) object {
 		return d.pick("payment_intent amount status", object{"reference": d["id"]})
@@ -192,42 +183,34 @@ func (s *Sandbox) getBooks(*call) (any, error) {
 	list("notifications", "notification", func(n object) object {
 		return n.pick("webhook_id reference type deliveries effects", object{})
 	})
-	return shown, nil
+	return shown
 }
 
-// reference is the name of an intent or a refund in GET /books.
-func reference(o object) string {
-	if o["object"] == "refund" {
-		return o.named("refund_id", o.text("id"))
-	}
-	return o.named("charge_id", o.text("_charge"))
-}
-
-func unrecognized(c *call) (any, error) {
-	return nil, refuse(http.StatusNotFound, "", "", "Unrecognized request URL (%s: %s).", c.Method, c.URL.Path)
+func unrecognized(c *call) any {
+	return refuse(http.StatusNotFound, "", "", "Unrecognized request URL (%s: %s).", c.Method, c.URL.Path)
 }
 
 // about serves a call about the object that the path names.
-func (s *Sandbox) about(kind, param string, run func(*call, object) (any, error)) endpoint {
-	return func(c *call) (any, error) {
+func (s *Sandbox) about(kind, param string, run func(*call, object) any) endpoint {
+	return func(c *call) any {
 		if o := s.books.get(kind, c.PathValue("id")); o != nil {
 			return run(c, o)
 		}
-		return nil, noSuch(http.StatusNotFound, kind, param, c.PathValue("id"))
+		return noSuch(http.StatusNotFound, kind, param, c.PathValue("id"))
 	}
 }
 
-func retrieve(_ *call, o object) (any, error) { return o, nil }
+func retrieve(_ *call, o object) any { return o }
 
 // list answers a page of the objects of a kind, newest first. Each parameter but those of the page is a
 // member that the objects must have.
 func (s *Sandbox) list(kind string) endpoint {
-	return func(c *call) (any, error) {
+	return func(c *call) any {
 		ids := s.books.ids[kind]
 		if cursor := c.params.Get("starting_after"); cursor != "" {
 			at := slices.Index(ids, cursor)
 			if at < 0 {
-				return nil, noSuch(http.StatusBadRequest, kind, "starting_after", cursor)
+				return noSuch(http.StatusBadRequest, kind, "starting_after", cursor)
 			}
 			ids = ids[:at]
 		}
@@ -242,7 +225,7 @@ func (s *Sandbox) list(kind string) endpoint {
 			}
 		}
 		more := len(page) > limit
-		return object{"object": "list", "url": c.URL.Path, "has_more": more, "data": page[:min(len(page), limit)]}, nil
+		return object{"object": "list", "url": c.URL.Path, "has_more": more, "data": page[:min(len(page), limit)]}
 	}
 }
 
@@ -262,7 +245,7 @@ func (p params) match(o object) bool {
 func openBooks(path string) (b *books, err error) {
 	b = &books{
 		objects: map[string]object{}, ids: map[string][]string{},
-		processing: map[string]bool{}, unsent: map[string]bool{},
+		waiting: map[string]map[string]bool{"event": {}, "payment_intent": {}},
 	}
 	if path == "" {
 		return b, nil

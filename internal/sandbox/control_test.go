@@ -28,7 +28,7 @@ func TestBooks_showWhatHappenedUnderTheCallersReferences(t *testing.T) {
 		f.must(f.notify(shopSecret, "msg_1", notice("ch_1")))
 	}
 	capture := members{"reference": "ch_1", "charge_reference": "", "payment_intent": id, "amount": 1000.0, "currency": "eur"}
-	last := members{"reference": "", "charge_reference": "", "id": open, "status": "processing", "amount": 500.0, "currency": "usd", "captures": 0.0}
+	last := members{"reference": "ch_1", "charge_reference": "", "id": open, "status": "processing", "amount": 500.0, "currency": "usd", "captures": 0.0}
 	want := members{
 		"intents": []any{
 			members{"reference": "ch_1", "charge_reference": "", "id": id, "status": "succeeded", "amount": 1000.0, "currency": "eur", "captures": 1.0},
@@ -45,7 +45,7 @@ func TestBooks_showWhatHappenedUnderTheCallersReferences(t *testing.T) {
 	testrun.Same(t, "books", any(want), books())
 	f.pass(time.Hour) // a processing intent that is due is settled
 	last["status"], last["captures"] = "succeeded", 1.0
-	want["captures"] = []any{capture, members{"reference": "", "charge_reference": "", "payment_intent": open, "amount": 500.0, "currency": "usd"}}
+	want["captures"] = []any{capture, members{"reference": "ch_1", "charge_reference": "", "payment_intent": open, "amount": 500.0, "currency": "usd"}}
 	testrun.Same(t, "books an hour later", any(want), books())
 }
 

@@ -52,29 +52,29 @@ func (s *Sandbox) draw() fault {
 }
 
 // putFaults is PUT /faults.
-func (s *Sandbox) putFaults(c *call) (any, error) {
+func (s *Sandbox) putFaults(c *call) any {
 	var p plan
-	if err := c.json(&p); err != nil {
-		return nil, err
+	if e := c.json(&p); e != nil {
+		return e
 	}
 	for _, probability := range []float64{p.DropBefore, p.DropAfter, p.Error500, p.Slow.P} {
 		if probability < 0 || probability > 1 {
-			return nil, invalid("", "", "%v is no probability from 0 to 1.", probability)
+			return invalid("", "", "%v is no probability from 0 to 1.", probability)
 		}
 	}
 	if p.Slow.MS < 0 || p.Slow.MS > slowMax {
-		return nil, invalid("", "slow.ms", "slow.ms is %d: give milliseconds from 0 to %d.", p.Slow.MS, slowMax)
+		return invalid("", "slow.ms", "slow.ms is %d: give milliseconds from 0 to %d.", p.Slow.MS, slowMax)
 	}
 	var err error
 	if p.keep, err = time.ParseDuration(cmp.Or(p.ForgetKeysAfter, keyRetention.String())); err != nil || p.keep < 0 {
-		return nil, invalid("", "forget_keys_after", "forget_keys_after is %q: give a duration such as 24h.", p.ForgetKeysAfter)
+		return invalid("", "forget_keys_after", "forget_keys_after is %q: give a duration such as 24h.", p.ForgetKeysAfter)
 	}
 	s.follow(p)
-	return p, nil
+	return p
 }
 
 // deleteFaults is DELETE /faults.
-func (s *Sandbox) deleteFaults(*call) (any, error) {
+func (s *Sandbox) deleteFaults(*call) any {
 	s.follow(plan{keep: keyRetention})
-	return answer{status: http.StatusNoContent}, nil
+	return answer{status: http.StatusNoContent}
 }

@@ -3,9 +3,11 @@ package sandbox_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -44,7 +46,9 @@ func start(t *testing.T, o sandbox.Options) *fixture {
 		server.Close()
 		stop()
 		delivering.Wait()
-		testrun.Must(t, it.Close())
+		if err := it.Close(); !errors.Is(err, os.ErrClosed) { // by a test
+			testrun.Must(t, err)
+		}
 	})
 	f.url, f.it, f.stop = server.URL, it, stop
 	return f
@@ -122,7 +126,10 @@ func (f *fixture) must(a answered, err error) answered {
 	return a
 }
 
-func bearer() http.Header { return http.Header{"Authorization": {"Bearer sk_test_1"}} }
+// bearer is the header of a call of the provider about the charge ch_1.
+func bearer() http.Header {
+	return http.Header{"Authorization": {"Bearer sk_test_1"}, "Payonce-Charge": {"ch_1"}}
+}
 
 // tryPost posts a form, of name, value, name, value ..., to the provider.
 func (f *fixture) tryPost(path, key string, pairs ...string) (answered, error) {
@@ -180,7 +187,7 @@ func eur(amount string, more ...string) []string {
 // create makes an intent of 1000 eur for reference ch_1.
 func (f *fixture) create(method string) string {
 	f.t.Helper()
-	pairs := eur("1000", "metadata[charge_id]", "ch_1")
+	pairs := eur("1000")
 	if method != "" {
 		pairs = append(pairs, "payment_method", method)
 	}

@@ -21,17 +21,17 @@ const (
 
 // createIntent creates an intent and, with confirm=true, attempts it at once. The header Payonce-Charge names
 // the charge for GET /books alone.
-func (s *Sandbox) createIntent(c *call) (any, error) {
+func (s *Sandbox) createIntent(c *call) any {
 	p, status := c.params, statusRequiresMethod
 	amount, currency := p.number("amount"), strings.ToLower(p.Get("currency"))
 	method, customer, confirm := p.Get("payment_method"), p.Get("customer"), p.Get("confirm") == "true"
 	switch refused := cmp.Or(chargeable(amount, currency), s.books.usable(method, customer)); {
 	case refused != nil:
-		return nil, refused
+		return refused
 	case method != "":
 		status = statusRequiresConfirmation
 	case confirm:
-		return nil, missing("payment_method")
+		return missing("payment_method")
 	}
 	i := s.newObject("payment_intent", "pi_", object{
 		"amount": amount, "currency": currency, "customer": customer, "description": p.Get("description"),
@@ -43,7 +43,7 @@ func (s *Sandbox) createIntent(c *call) (any, error) {
 	if confirm {
 		return s.attempt(c, i)
 	}
-	return i, nil
+	return i
 }
 
 // chargeable refuses an amount that Stripe does not charge.
@@ -64,18 +64,18 @@ func divisible(amount int64, currency string) *refusal {
 
 // confirmIntent attempts an intent. A declined intent has lost its payment method
 // and can be attempted again only with another.
-func (s *Sandbox) confirmIntent(c *call, i object) (any, error) {
+func (s *Sandbox) confirmIntent(c *call, i object) any {
 	method := cmp.Or(c.params.Get("payment_method"), i.text("payment_method"))
 	switch i["status"] {
 	case statusProcessing, statusSucceeded, statusCanceled:
-		return unexpected(i, "confirm"), nil
+		return unexpected(i, "confirm")
 	}
 	if method == "" {
-		return unexpected(i, "confirm without a payment_method"), nil
+		return unexpected(i, "confirm without a payment_method")
 	}
 	if refused := s.books.usable(method, i.text("customer")); refused != nil {
 		refused.object["payment_intent"] = i.shown()
-		return nil, refused
+		return refused
 	}
 	i["payment_method"] = method
 	return s.attempt(c, i)
@@ -83,7 +83,7 @@ func (s *Sandbox) confirmIntent(c *call, i object) (any, error) {
 
 // attempt charges an intent's payment method. Each attempt is a charge
 // of its own, so that a provider that captured an intent twice shows two.
-func (s *Sandbox) attempt(c *call, i object) (any, error) {
+func (s *Sandbox) attempt(c *call, i object) any {
 	ch := s.newObject("charge", "ch_", object{
 		"amount": i["amount"], "currency": i["currency"], "customer": i["customer"], "description": i["description"],
 		"metadata": i["metadata"], "payment_intent": i["id"], "payment_method": i["payment_method"], "status": "pending",
@@ -101,7 +101,7 @@ func (s *Sandbox) attempt(c *call, i object) (any, error) {
 			i["_return_url"] = back
 		}
 		s.become(c, i, ch, o.Status)
-		return i, nil
+		return i
 	}
 	failure := refuse(http.StatusPaymentRequired, o.Code, "", "%s", o.Message)
 	failure.object["decline_code"], failure.object["charge"] = o.Decline, ch["id"]
@@ -111,7 +111,7 @@ func (s *Sandbox) attempt(c *call, i object) (any, error) {
 	i["last_payment_error"] = maps.Clone(failure.object)
 	s.become(c, i, ch, statusRequiresMethod)
 	failure.object["payment_intent"] = i.shown()
-	return failure, nil
+	return failure.keep()
 }
 
 // become puts what an intent and its attempt, if it had one, have become, and the event.
@@ -138,23 +138,23 @@ func (s *Sandbox) become(c *call, i, ch object, status string) {
 }
 
 // cancelIntent cancels an intent: nothing can be captured by it afterwards.
-func (s *Sandbox) cancelIntent(c *call, i object) (any, error) {
+func (s *Sandbox) cancelIntent(c *call, i object) any {
 	switch i["status"] {
 	case statusProcessing, statusSucceeded, statusCanceled:
-		return unexpected(i, "cancel"), nil
+		return unexpected(i, "cancel")
 	}
 	i["canceled_at"], i["next_action"] = s.options.Now().Unix(), nil
 	if reason := c.params.Get("cancellation_reason"); reason != "" {
 		i["cancellation_reason"] = reason
 	}
 	s.become(c, i, nil, statusCanceled)
-	return i, nil
+	return i
 }
 
 // settle lets the intents succeed whose processing time is over. The lock is held.
 func (s *Sandbox) settle() error {
 	c := &call{}
-	for id := range s.books.processing {
+	for id := range s.books.waiting["payment_intent"] {
 		i := s.books.get("payment_intent", id)
 		if i.number("_settles") <= s.options.Now().UnixNano() {
 			s.become(c, i, s.books.get("charge", i.text("latest_charge")), statusSucceeded)
@@ -165,7 +165,7 @@ func (s *Sandbox) settle() error {
 
 const authenticationPage = `<!doctype html><title>3-D Secure</title><h1>3-D Secure of the sandbox</h1>
 <form method="post">
-<button name="outcome" value="succeeded">Complete</button> <button name="outcome" value="failed">Fail</button></form>
+<button formaction="?outcome=succeeded">Complete</button> <button formaction="?outcome=failed">Fail</button></form>
 `
 
 // showAuthentication is GET /authenticate/{id}: the page to which the customer is sent.
@@ -174,14 +174,13 @@ func (s *Sandbox) showAuthentication(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, authenticationPage)
 }
 
-// authenticate is POST /authenticate/{id} with outcome=succeeded or failed: what the customer does on the page.
+// authenticate is POST /authenticate/{id}?outcome=succeeded or failed: what the customer does on the page.
 // It sends the customer back to the shop's return_url, as Stripe does.
-func (s *Sandbox) authenticate(c *call, i object) (any, error) {
+func (s *Sandbox) authenticate(c *call, i object) any {
 	if i["status"] != statusRequiresAction {
-		return nil, unexpected(i, "authenticate")
+		return unexpected(i, "authenticate")
 	}
-	form, _ := url.ParseQuery(string(c.body))
-	outcome, status := cmp.Or(form.Get("outcome"), c.URL.Query().Get("outcome")), statusSucceeded
+	outcome, status := c.URL.Query().Get("outcome"), statusSucceeded
 	switch outcome {
 	case "succeeded":
 	case "failed":
@@ -189,11 +188,11 @@ func (s *Sandbox) authenticate(c *call, i object) (any, error) {
 		const message = "The provided PaymentMethod has failed authentication."
 		i["last_payment_error"] = invalid("payment_intent_authentication_failure", "", message).object
 	default:
-		return nil, invalid("", "outcome", "The outcome is %q: give succeeded or failed.", outcome)
+		return invalid("", "outcome", "The outcome is %q: give succeeded or failed.", outcome)
 	}
 	back, err := url.Parse(i.text("_return_url"))
 	if err != nil {
-		return nil, invalid("url_invalid", "return_url", "Not a valid URL")
+		return invalid("url_invalid", "return_url", "Not a valid URL")
 	}
 	query := back.Query()
 	query.Set("payment_intent", i.text("id"))
@@ -201,5 +200,5 @@ func (s *Sandbox) authenticate(c *call, i object) (any, error) {
 	back.RawQuery = query.Encode()
 	i["next_action"] = nil
 	s.become(c, i, s.books.get("charge", i.text("latest_charge")), status)
-	return answer{status: http.StatusSeeOther, location: back.String()}, nil
+	return answer{status: http.StatusSeeOther, location: back.String()}
 }

@@ -8,27 +8,19 @@ import (
 )
 
 // createRefund refunds part of a capture, or all that is left of it.
-func (s *Sandbox) createRefund(c *call) (any, error) {
-	i, err := s.intentOf(c.params.Get("payment_intent"))
-	if err != nil {
-		return nil, err
-	}
-	return s.refund(c, i, c.params.number("amount"), c.params.metadata())
-}
-
-// intentOf is the intent that a parameter names.
-func (s *Sandbox) intentOf(id string) (object, error) {
+func (s *Sandbox) createRefund(c *call) any {
+	id := c.params.Get("payment_intent")
 	if i := s.books.get("payment_intent", id); i != nil {
-		return i, nil
+		return s.refund(c, i, c.params.number("amount"), c.params.metadata())
 	}
-	return nil, noSuch(http.StatusBadRequest, "payment_intent", "payment_intent", id)
+	return noSuch(http.StatusBadRequest, "payment_intent", "payment_intent", id)
 }
 
 // refund refunds an amount of an intent, or all that is left where it is 0.
-func (s *Sandbox) refund(c *call, i object, amount int64, named map[string]string) (any, error) {
+func (s *Sandbox) refund(c *call, i object, amount int64, named map[string]string) any {
 	ch := s.books.get("charge", i.text("latest_charge"))
 	if refused := refundable(ch, amount); refused != nil {
-		return refused, nil //nolint:nilerr // it is what the request came to, and is saved
+		return refused.keep()
 	}
 	amount = cmp.Or(amount, ch.number("amount_captured")-ch.number("amount_refunded"))
 	r := s.newObject("refund", "re_", object{
@@ -44,7 +36,7 @@ func (s *Sandbox) refund(c *call, i object, amount int64, named map[string]strin
 		s.emit(c, "charge.refunded", ch)
 	}
 	c.put(r)
-	return r, nil
+	return r
 }
 
 // refundable says why amount (0 for all that is left) of a charge cannot be refunded.
@@ -69,18 +61,18 @@ type outside struct {
 }
 
 // outside serves such a call about an intent that captured.
-func (s *Sandbox) outside(do func(c *call, i object, body outside) (any, error)) endpoint {
-	return func(c *call) (any, error) {
+func (s *Sandbox) outside(do func(c *call, i object, body outside) any) endpoint {
+	return func(c *call) any {
 		var body outside
-		if err := c.json(&body); err != nil {
-			return nil, err
+		if e := c.json(&body); e != nil {
+			return e
 		}
-		i, err := s.intentOf(body.PaymentIntent)
-		if err == nil && i["status"] != statusSucceeded {
-			err = unexpected(i, "move the money of")
-		}
-		if err != nil {
-			return nil, err
+		i := s.books.get("payment_intent", body.PaymentIntent)
+		switch {
+		case i == nil:
+			return noSuch(http.StatusBadRequest, "payment_intent", "payment_intent", body.PaymentIntent)
+		case i["status"] != statusSucceeded:
+			return unexpected(i, "move the money of")
 		}
 		return do(c, i, body)
 	}
@@ -88,14 +80,14 @@ func (s *Sandbox) outside(do func(c *call, i object, body outside) (any, error))
 
 // refundOutside refunds as the provider's dashboard does, without metadata of payonce. Repeating a call with
 // the same amount does nothing.
-func (s *Sandbox) refundOutside(c *call, i object, body outside) (any, error) {
+func (s *Sandbox) refundOutside(c *call, i object, body outside) any {
 	if body.Amount < 1 {
-		return nil, invalid("", "amount", "The amount is %d: give minor units of 1 or more.", body.Amount)
+		return invalid("", "amount", "The amount is %d: give minor units of 1 or more.", body.Amount)
 	}
 	if known := s.books.find("refund", func(r object) bool {
-		return r["payment_intent"] == i["id"] && r.number("amount") == body.Amount && reference(r) == r["id"]
+		return r["payment_intent"] == i["id"] && r.number("amount") == body.Amount && r.named("refund_id") == ""
 	}); known != nil {
-		return known, nil
+		return known
 	}
 	return s.refund(c, i, body.Amount, map[string]string{})
 }
@@ -108,9 +100,9 @@ const (
 
 // dispute opens a dispute of all that an intent captured, once, and with an outcome, won or lost, ends it, also one
 // that has ended otherwise. The money moves if the loser has it. Repeating a call does nothing.
-func (s *Sandbox) dispute(c *call, i object, body outside) (any, error) {
+func (s *Sandbox) dispute(c *call, i object, body outside) any {
 	if !slices.Contains([]string{"", disputeWon, disputeLost}, body.Outcome) {
-		return nil, invalid("", "outcome", "The outcome is %q: give won, lost or none.", body.Outcome)
+		return invalid("", "outcome", "The outcome is %q: give won, lost or none.", body.Outcome)
 	}
 	d := s.books.find("dispute", func(d object) bool { return d["payment_intent"] == i["id"] })
 	if d == nil {
@@ -118,32 +110,28 @@ func (s *Sandbox) dispute(c *call, i object, body outside) (any, error) {
 			"amount": i["amount"], "charge": i["latest_charge"], "currency": i["currency"],
 			"payment_intent": i["id"], "status": "needs_response",
 		})
-		moved := move(d)
 		s.emit(c, "charge.dispute.created", d)
-		s.emit(c, moved, d)
+		s.move(c, d, false)
 	}
 	if body.Outcome != "" && d["status"] != body.Outcome {
-		moved := ""
-		if all, _ := d["balance_transactions"].([]any); (len(all)%2 == 1) == (body.Outcome == disputeWon) {
-			moved = move(d)
-		}
 		d["status"] = body.Outcome
 		s.emit(c, "charge.dispute.closed", d)
-		if moved != "" {
-			s.emit(c, moved, d)
-		}
+		s.move(c, d, body.Outcome == disputeWon)
 	}
 	c.put(d)
-	return d, nil
+	return d
 }
 
-// move moves the money of a dispute, and returns its event. The first balance transaction takes amount and fee,
-// the second gives them back, and so on.
-func move(d object) (event string) {
+// move gives the amount and the fee of a dispute back, or takes them, unless it has: the first balance transaction
+// takes, the second gives back, and so on.
+func (s *Sandbox) move(c *call, d object, back bool) {
 	all, _ := d["balance_transactions"].([]any)
 	sign, event := int64(-1), "charge.dispute.funds_withdrawn"
-	if len(all)%2 == 1 {
+	if back {
 		sign, event = 1, "charge.dispute.funds_reinstated"
+	}
+	if taken := len(all)%2 == 1; taken != back {
+		return
 	}
 	amount := sign * d.number("amount")
 	d["balance_transactions"] = append(slices.Clip(all), object{
@@ -151,5 +139,5 @@ func move(d object) (event string) {
 		"source": d["id"], "currency": d["currency"], "amount": amount, "fee": -sign * disputeFee,
 		"net": amount + sign*disputeFee, "created": d["created"],
 	})
-	return event
+	s.emit(c, event, d)
 }

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -23,7 +22,6 @@ type call struct {
 	id      string
 	body    []byte
 	params  params
-	names   string   // of the parameters that there are
 	key     string   // the Idempotency-Key of a call of the provider that changes something
 	refusal *refusal // of what could not be read
 	fault   fault
@@ -33,10 +31,8 @@ type call struct {
 // put notes what an object becomes.
 func (c *call) put(o object) { c.changed = append(c.changed, maps.Clone(o)) }
 
-// endpoint answers a call by a decision. It reads the records, puts what changes, and returns what to show, which
-// may be a refusal that the request came to, such as a decline. After an error nothing has changed, and nothing is
-// saved.
-type endpoint func(c *call) (any, error)
+// endpoint answers a call by a decision. It reads the records, puts what changes, and returns what to show.
+type endpoint func(c *call) any
 
 // answer is a response as it is saved and sent.
 type answer struct {
@@ -78,7 +74,7 @@ func (s *Sandbox) control(run endpoint) http.HandlerFunc {
 
 // json reads the body of a control call strictly: unknown, repeated and case-folded members and trailing
 // data are refused.
-func (c *call) json(v any) error {
+func (c *call) json(v any) *refusal {
 	if err := strict.Unmarshal(c.body, v, strict.RejectUnknownMembers(true)); err != nil {
 		return invalid("", "", "The body cannot be read: %v", err)
 	}
@@ -89,24 +85,25 @@ func (c *call) json(v any) error {
 func (s *Sandbox) provider(parameters string, run endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := read(r)
-		c.names = parameters
 		c.readForm()
 		w.Header().Set("Request-Id", c.id)
 		if c.key != "" {
 			w.Header().Set("Idempotency-Key", c.key)
 		}
+		s.arrive(c)
 		defer s.leave(c)
-		if err := s.arrive(c); err != nil {
-			s.reply(w, nil, err)
-			return
-		}
-		s.serve(w, c, run)
+		s.serve(w, c, func(c *call) any {
+			if e := c.params.check(parameters); e != nil {
+				return e
+			}
+			return run(c)
+		})
 	}
 }
 
 // arrive draws a call's fault and counts the call, whatever becomes of it. Its idempotency key is in flight from
 // then on, until leave.
-func (s *Sandbox) arrive(c *call) error {
+func (s *Sandbox) arrive(c *call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.fault = s.draw()
@@ -117,7 +114,9 @@ func (s *Sandbox) arrive(c *call) error {
 		c.key = ""
 	}
 	s.inFlight[c.key] = true
-	return s.books.record([]object{s.books.counted("requests")})
+	if err := s.books.record([]object{s.books.counted("requests")}); err != nil {
+		c.refusal = s.unwritten(err)
+	}
 }
 
 func (s *Sandbox) leave(c *call) {
@@ -145,48 +144,64 @@ func (c *call) readForm() {
 	}
 }
 
-// errCut ends a call without an answer.
-var errCut = errors.New("the connection is cut")
-
 // serve answers a call, under its fault. It is executed even if its client has gone.
 func (s *Sandbox) serve(w http.ResponseWriter, c *call, run endpoint) {
 	f := c.fault
 	if f.slow < f.Slow.P {
 		loop.Pause(s.running, time.Duration(f.Slow.MS)*time.Millisecond, nil)
 	}
-	shown, err := any(nil), errCut
-	if f.before >= f.DropBefore {
-		shown, err = s.decide(c, run)
+	if f.before < f.DropBefore {
+		panic(http.ErrAbortHandler) // by which the server closes the connection
 	}
+	shown := s.decide(c, run)
 	if f.after < f.DropAfter {
-		err = errCut
+		panic(http.ErrAbortHandler)
 	}
-	s.reply(w, shown, err)
+	reply(w, shown)
+}
+
+// decide makes one decision at a time. What objects become by it is written, and then applied to the records.
+func (s *Sandbox) decide(c *call, run endpoint) (shown any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.settle()
+	if err == nil {
+		shown = s.once(c, run)
+		err = s.books.record(c.changed)
+	}
+	if err != nil {
+		return s.unwritten(err)
+	}
+	return shown
+}
+
+// unwritten answers what cannot be written: it has not happened.
+func (s *Sandbox) unwritten(err error) *refusal {
+	s.options.Logger.Error("request failed", "error", err)
+	return refuse(http.StatusServiceUnavailable, "", "", "The sandbox cannot write its journal. Try again later.")
 }
 
 // once replays the answer under the call's key, or executes the call and saves its answer. A
 // drawn 500 replaces the answer: before, nothing is executed; after, everything is. The key
 // leads to it from then on.
-func (s *Sandbox) once(c *call, run endpoint) (any, error) {
+func (s *Sandbox) once(c *call, run endpoint) any {
 	if c.refusal != nil {
-		return nil, c.refusal
+		return c.refusal
 	}
 	known := s.books.get("saved", "key "+c.key)
 	if known != nil && s.options.Now().Sub(time.Unix(0, known.number("_at"))) < c.fault.keep {
 		if known["fingerprint"] != c.fingerprint() {
 			e := invalid("", "", "The idempotency key '%s' was first used with another path or other parameters.", c.key)
 			e.object["type"] = typeIdempotency
-			return nil, e
+			return e
 		}
 		c.put(s.books.counted("duplicates_suppressed"))
-		return answer{status: int(known.number("status")), body: known.text("body"), replayOf: known.text("request")}, nil
+		return answer{status: int(known.number("status")), body: known.text("body"), replayOf: known.text("request")}
 	}
-	if e := c.params.check(c.names); e != nil {
-		return nil, e
-	}
-	shown, err := run(c)
-	if err != nil {
-		return nil, err
+	shown := run(c)
+	if e, refused := shown.(*refusal); refused && !e.saved {
+		c.changed = nil
+		return e
 	}
 	if f := c.fault; f.fails < f.Error500 {
 		if f.half >= 0.5 {
@@ -201,25 +216,14 @@ func (s *Sandbox) once(c *call, run endpoint) (any, error) {
 			"_at": s.options.Now().UnixNano(),
 		}))
 	}
-	return a, nil
+	return a
 }
 
 // fingerprint is what must be equal in a request that repeats a key.
 func (c *call) fingerprint() string { return c.Method + " " + c.URL.Path + "?" + c.params.Encode() }
 
-// reply writes what is shown, or the error as an answer.
-func (s *Sandbox) reply(w http.ResponseWriter, shown any, err error) {
-	if errors.Is(err, errCut) {
-		panic(http.ErrAbortHandler) // by which the server closes the connection
-	}
-	if err != nil {
-		e, refused := errors.AsType[*refusal](err)
-		if !refused {
-			s.options.Logger.Error("request failed", "request_id", w.Header().Get("Request-Id"), "error", err)
-			e = refuse(http.StatusServiceUnavailable, "", "", "The sandbox cannot write its journal. Try again later.")
-		}
-		shown = e
-	}
+// reply writes what is shown.
+func reply(w http.ResponseWriter, shown any) {
 	a := render(shown)
 	if a.replayOf != "" {
 		w.Header().Set("Idempotent-Replayed", "true")
@@ -238,9 +242,14 @@ type refusal struct {
 	object
 
 	status int
+	saved  bool // under the key, as what the request came to; after any other one nothing has changed
 }
 
-func (e *refusal) Error() string { return fmt.Sprintf("%d %v", e.status, e.object) }
+// keep saves a refusal.
+func (e *refusal) keep() *refusal {
+	e.saved = true
+	return e
+}
 
 const typeIdempotency = "idempotency_error"
 
@@ -284,5 +293,5 @@ func unexpected(i object, verb string) *refusal {
 	e := invalid("payment_intent_unexpected_state", "",
 		"You cannot %s this PaymentIntent because it has a status of %s.", verb, i["status"])
 	e.object["payment_intent"] = i.shown()
-	return e
+	return e.keep()
 }

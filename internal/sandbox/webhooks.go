@@ -55,17 +55,16 @@ func (s *Sandbox) Deliver() {
 	})
 }
 
-// due settles intents, and returns some of the events that were not taken, which are sent from then on.
+// due settles intents, and returns some of the events that were not taken.
 func (s *Sandbox) due() (due []object, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.settle(); err != nil || s.options.WebhookURL == "" {
 		return nil, err
 	}
-	for id := range s.books.unsent {
+	for id := range s.books.waiting["event"] {
 		if len(due) < claimSize {
 			due = append(due, s.books.get("event", id))
-			s.books.unsent[id] = true
 		}
 	}
 	return due, nil
@@ -124,33 +123,31 @@ const (
 	repeatDeadline = 20 * time.Second
 )
 
-// duplicateWebhooks is POST /duplicate-webhooks: it sends every event that was sent so far once more, so many
-// times, until repeatDeadline, and answers with how many it sent and how many were taken. It does not hold
-// the lock while it sends.
+// duplicateWebhooks is POST /duplicate-webhooks: it sends every event so far once more, so many times, until
+// repeatDeadline, and answers with how many it sent and how many were taken. It does not hold the lock while it
+// sends.
 func (s *Sandbox) duplicateWebhooks(w http.ResponseWriter, r *http.Request) {
 	var body struct {
 		Times int `json:"times"`
 	}
-	err := read(r).json(&body)
-	if err == nil && (body.Times < 1 || body.Times > timesMax) {
-		err = invalid("", "times", "times is %d: give a number from 1 to %d.", body.Times, timesMax)
+	e := read(r).json(&body)
+	if e == nil && (body.Times < 1 || body.Times > timesMax) {
+		e = invalid("", "times", "times is %d: give a number from 1 to %d.", body.Times, timesMax)
 	}
-	if err != nil {
-		s.reply(w, nil, err)
+	if e != nil {
+		reply(w, e)
 		return
 	}
 	s.mu.Lock()
 	var before []object
 	for _, id := range s.books.ids["event"] {
-		if sent, waits := s.books.unsent[id]; sent || !waits {
-			before = append(before, s.books.objects[id])
-		}
+		before = append(before, s.books.objects[id])
 	}
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(r.Context(), repeatDeadline)
 	defer cancel()
 	sent, taken := s.send(ctx, slices.Repeat(before, body.Times))
-	s.reply(w, object{"events": len(before), "sent": sent, "delivered": len(taken)}, nil)
+	reply(w, object{"events": len(before), "sent": sent, "delivered": len(taken)})
 }
 
 // receive serves the merchant's webhook receiver, which meets the faults too.
@@ -166,12 +163,12 @@ func (s *Sandbox) receive(w http.ResponseWriter, r *http.Request) {
 }
 
 // notify receives a webhook as Standard Webhooks advises: verify, dedupe by webhook-id, take effect, answer.
-func (s *Sandbox) notify(c *call) (any, error) {
+func (s *Sandbox) notify(c *call) any {
 	if s.shop == nil {
-		return nil, refuse(http.StatusServiceUnavailable, "", "", "SHOP_WEBHOOK_SECRET is not set.")
+		return refuse(http.StatusServiceUnavailable, "", "", "SHOP_WEBHOOK_SECRET is not set.")
 	}
 	if s.shop.Verify(c.body, c.Header) != nil {
-		return nil, refuse(http.StatusUnauthorized, "", "", "The signature does not verify.")
+		return refuse(http.StatusUnauthorized, "", "", "The signature does not verify.")
 	}
 	var body struct {
 		Type string `json:"type"`
@@ -180,7 +177,7 @@ func (s *Sandbox) notify(c *call) (any, error) {
 		} `json:"data"`
 	}
 	if err := json.Unmarshal(c.body, &body); err != nil || body.Type == "" || body.Data.ID == "" {
-		return nil, invalid("", "", "The body is no notification with a type and data.id.")
+		return invalid("", "", "The body is no notification with a type and data.id.")
 	}
 	webhook := c.Header.Get(standardwebhooks.HeaderWebhookID)
 	n := s.books.get("notification", "webhook "+webhook)
@@ -191,5 +188,5 @@ func (s *Sandbox) notify(c *call) (any, error) {
 	}
 	n["deliveries"] = n.number("deliveries") + 1
 	c.put(n)
-	return struct{}{}, nil
+	return struct{}{}
 }
