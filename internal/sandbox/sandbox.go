@@ -66,11 +66,12 @@ type Sandbox struct {
 	client  *http.Client
 	running context.Context // delays and deliveries end with it
 
-	mu       sync.Mutex // of what follows
-	books    *books
-	inFlight map[string]bool // the idempotency keys of requests in flight
-	plan     plan            // the faults in force, which end with the process
-	random   *rand.Rand
+	inFlight sync.Map // the idempotency keys of requests in flight
+
+	mu     sync.Mutex // of what follows
+	books  *books
+	plan   plan // the faults in force, which end with the process
+	random *rand.Rand
 }
 
 // New returns a sandbox with the records of its file. When ctx ends, so do Deliver and all delays, present
@@ -79,7 +80,7 @@ type Sandbox struct {
 func New(ctx context.Context, o Options) (_ *Sandbox, err error) {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.ProcessingTime = cmp.Or(o.ProcessingTime, 2*time.Second)
-	s := &Sandbox{options: o, running: ctx, inFlight: map[string]bool{}}
+	s := &Sandbox{options: o, running: ctx}
 	s.client = &http.Client{
 		Timeout: sendDeadline, Transport: &http.Transport{MaxIdleConnsPerHost: senders}, // and no proxy
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // only a 2xx takes an event

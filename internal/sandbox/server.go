@@ -86,12 +86,17 @@ func (s *Sandbox) provider(parameters string, run endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := read(r)
 		c.readForm()
+		s.arrive(c)
 		w.Header().Set("Request-Id", c.id)
 		if c.key != "" {
 			w.Header().Set("Idempotency-Key", c.key)
+			if _, busy := s.inFlight.LoadOrStore(c.key, nil); busy {
+				c.refusal = refuse(http.StatusConflict, "idempotency_key_in_use", "",
+					"Another request with the idempotency key '%s' is in flight. Try again later.", c.key)
+				c.key, c.fault.Slow.P = "", 0
+			}
+			defer s.inFlight.Delete(c.key)
 		}
-		s.arrive(c)
-		defer s.leave(c)
 		s.serve(w, c, func(c *call) any {
 			if e := c.params.check(parameters); e != nil {
 				return e
@@ -101,28 +106,14 @@ func (s *Sandbox) provider(parameters string, run endpoint) http.HandlerFunc {
 	}
 }
 
-// arrive draws a call's fault and counts the call, whatever becomes of it. Its idempotency key is in flight from
-// then on, until leave.
+// arrive draws a call's fault and counts the call, whatever becomes of it.
 func (s *Sandbox) arrive(c *call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.fault = s.draw()
-	if c.key != "" && s.inFlight[c.key] {
-		c.fault.Slow.P = 0
-		c.refusal = refuse(http.StatusConflict, "idempotency_key_in_use", "",
-			"Another request with the idempotency key '%s' is in flight. Try again later.", c.key)
-		c.key = ""
-	}
-	s.inFlight[c.key] = true
 	if err := s.books.record([]object{s.books.counted("requests")}); err != nil {
 		c.refusal = s.unwritten(err)
 	}
-}
-
-func (s *Sandbox) leave(c *call) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.inFlight, c.key)
 }
 
 // readForm reads the secret key, which protects nothing, and the parameters. A refused request has no

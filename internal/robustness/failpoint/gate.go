@@ -27,9 +27,7 @@ type Gate struct {
 // Call is one request of the victim. Its pointer is the same on both sides.
 type Call struct {
 	Request *http.Request
-	Body    []byte // of the request
 	Side    Side
-	Answer  []byte // the body of the server's answer; nil on the side before
 }
 
 // CallHook decides about a call on each of its sides: None, Cut, or an HTTP status that is answered
@@ -83,13 +81,6 @@ func (g *Gate) Close() {
 func (g *Gate) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.WithContext(context.WithoutCancel(r.Context()))
 	call := &Call{Request: r, Side: Before}
-	var err error
-	if r.Body != nil {
-		if call.Body, err = io.ReadAll(r.Body); err != nil {
-			return nil, fmt.Errorf("read a request: %w", err)
-		}
-		r.Body = io.NopCloser(bytes.NewReader(call.Body))
-	}
 	hook, _ := r.Context().Value(hookKey{}).(CallHook)
 	if fault := hook(call); fault != None {
 		return refused(fault)
@@ -99,7 +90,7 @@ func (g *Gate) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, fmt.Errorf("forward a request: %w", err)
 	}
 	call.Side = After
-	call.Answer, err = io.ReadAll(response.Body)
+	answer, err := io.ReadAll(response.Body)
 	_ = response.Body.Close()
 	if err != nil {
 		return nil, fmt.Errorf("read an answer: %w", err)
@@ -107,7 +98,7 @@ func (g *Gate) RoundTrip(r *http.Request) (*http.Response, error) {
 	if fault := hook(call); fault != None {
 		return refused(fault)
 	}
-	response.Body = io.NopCloser(bytes.NewReader(call.Answer))
+	response.Body = io.NopCloser(bytes.NewReader(answer))
 	return response, nil
 }
 
