@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -39,13 +38,9 @@ func start(t *testing.T, o sandbox.Options) *fixture {
 	ctx, stop := context.WithCancel(t.Context())
 	it, err := sandbox.New(ctx, o)
 	testrun.Must(t, err)
-	var delivering sync.WaitGroup
-	delivering.Go(it.Deliver)
 	server := httptest.NewServer(it)
 	t.Cleanup(func() {
 		server.Close()
-		stop()
-		delivering.Wait()
 		if err := it.Close(); !errors.Is(err, os.ErrClosed) { // by a test
 			testrun.Must(t, err)
 		}

@@ -41,7 +41,7 @@ const bodyLimit = 64 << 10
 // Options shape a sandbox. A field with an env tag is a setting of the program.
 type Options struct {
 	Now            func() time.Time // the sandbox's clock
-	Logger         *slog.Logger     // of the background work; nil discards it
+	Logger         *slog.Logger     // nil discards what is logged
 	ProcessingTime time.Duration    // for which pm_card_processing stays processing; 2 s when 0
 
 	// File that keeps the records. Empty: they last as long as the process.
@@ -57,7 +57,7 @@ type Options struct {
 }
 
 // Sandbox is the provider (/v1), the shop (/shop/webhooks) and their control calls as one
-// http.Handler. Deliver does the background work.
+// http.Handler.
 type Sandbox struct {
 	http.Handler
 
@@ -65,6 +65,8 @@ type Sandbox struct {
 	shop    *standardwebhooks.Webhook
 	client  *http.Client
 	running context.Context // delays and deliveries end with it
+	stop    context.CancelFunc
+	sending sync.WaitGroup
 
 	inFlight sync.Map // the idempotency keys of requests in flight
 
@@ -74,13 +76,13 @@ type Sandbox struct {
 	random *rand.Rand
 }
 
-// New returns a sandbox with the records of its file. When ctx ends, so do Deliver and all delays, present
-// and future: a delayed request is executed at once. The errors of New are sentences that name the
-// environment variable to change. Close closes the file.
+// New returns a sandbox with the records of its file, which sends events from then on. When ctx ends, so do
+// deliveries and all delays, present and future: a delayed request is executed at once. The errors of New are
+// sentences that name the environment variable to change.
 func New(ctx context.Context, o Options) (_ *Sandbox, err error) {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.ProcessingTime = cmp.Or(o.ProcessingTime, 2*time.Second)
-	s := &Sandbox{options: o, running: ctx}
+	s := &Sandbox{options: o}
 	s.client = &http.Client{
 		Timeout: sendDeadline, Transport: &http.Transport{MaxIdleConnsPerHost: senders}, // and no proxy
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // only a 2xx takes an event
@@ -100,12 +102,18 @@ func New(ctx context.Context, o Options) (_ *Sandbox, err error) {
 		s.shop = shop
 	}
 	s.Handler = s.routes()
-	s.books, err = openBooks(o.File)
-	return s, err
+	if s.books, err = openBooks(o.File); err != nil {
+		return nil, err
+	}
+	s.running, s.stop = context.WithCancel(ctx)
+	s.sending.Go(s.deliver)
+	return s, nil
 }
 
-// Close closes the file. Nothing may be in flight.
+// Close ends the deliveries, and closes the file. No request may be in flight.
 func (s *Sandbox) Close() error {
+	s.stop()
+	s.sending.Wait()
 	if s.books.file == nil {
 		return nil
 	}
@@ -161,14 +169,10 @@ func Run(ctx context.Context, logger *slog.Logger, environ map[string]string, no
 		return err
 	}
 	o.Now, o.Logger = now, logger
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
 	s, err := New(ctx, o)
 	if err != nil {
 		return err
 	}
-	var background sync.WaitGroup
-	background.Go(s.Deliver)
 	err = program.Serve(ctx, logger, o.HTTPAddr, &http.Server{
 		Handler:           s,
 		ReadHeaderTimeout: 5 * time.Second,
@@ -177,7 +181,5 @@ func Run(ctx context.Context, logger *slog.Logger, environ map[string]string, no
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
 	})
-	stop()
-	background.Wait()
 	return errors.Join(err, s.Close())
 }

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
@@ -33,25 +33,22 @@ const (
 	pollEvery    = 50 * time.Millisecond // bounds how late a delivery or a settlement is where none fails
 )
 
-// Deliver sends events that were not taken and settles intents that are processing, until the context of New
-// ends. Like Stripe's, events have no order and may arrive twice. A round in which an event fails delays the next
-// one, of all events. Without a receiver they are kept.
-func (s *Sandbox) Deliver() {
+// deliver sends events that were not taken and settles intents that are processing, until the sandbox ends. Like
+// Stripe's, events have no order and may arrive twice. A round in which an event fails delays the next one, of all
+// events. Without a receiver they are kept.
+func (s *Sandbox) deliver() {
 	loop.Run(s.running, s.options.Logger, "events not delivered", func(ctx context.Context) (time.Duration, error) {
 		due, err := s.due()
 		if err != nil || len(due) == 0 {
 			return pollEvery, err
 		}
-		_, taken := s.send(ctx, due)
-		for _, e := range taken {
+		_, err = s.send(ctx, due, func(e object) error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
 			e["_taken"] = true
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if err := s.books.record(taken); err != nil || len(taken) == len(due) {
-			return 0, err
-		}
-		return 0, fmt.Errorf("%d of %d events were not taken", len(due)-len(taken), len(due))
+			return s.books.record([]object{e})
+		})
+		return 0, err
 	})
 }
 
@@ -70,10 +67,9 @@ func (s *Sandbox) due() (due []object, err error) {
 	return due, nil
 }
 
-// send posts events, some at a time, until ctx or the sandbox ends. It returns how many it sent, and
-// those that were taken.
-func (s *Sandbox) send(ctx context.Context, events []object) (sent int, taken []object) {
-	var mu sync.Mutex
+// send posts events, some at a time, until ctx or the sandbox ends, and calls taken for each that was taken. It
+// returns how many it sent, and an error if one of them failed.
+func (s *Sandbox) send(ctx context.Context, events []object, taken func(object) error) (sent int, err error) {
 	var group errgroup.Group
 	group.SetLimit(senders)
 	for _, e := range events {
@@ -82,20 +78,17 @@ func (s *Sandbox) send(ctx context.Context, events []object) (sent int, taken []
 		}
 		sent++
 		group.Go(func() error {
-			if s.post(ctx, e) {
-				mu.Lock()
-				defer mu.Unlock()
-				taken = append(taken, e)
+			if err := s.post(ctx, e); err != nil {
+				return err
 			}
-			return nil
+			return taken(e)
 		})
 	}
-	_ = group.Wait() // what was not taken failed
-	return sent, taken
+	return sent, group.Wait()
 }
 
 // post sends one event, signed with the time of this attempt. Only a 2xx takes it.
-func (s *Sandbox) post(ctx context.Context, e object) (taken bool) {
+func (s *Sandbox) post(ctx context.Context, e object) error {
 	body := render(e).body
 	// New has read the address, so that there is no error.
 	request, _ := http.NewRequestWithContext(ctx, http.MethodPost, s.options.WebhookURL, strings.NewReader(body))
@@ -103,11 +96,14 @@ func (s *Sandbox) post(ctx context.Context, e object) (taken bool) {
 	request.Header.Set("Stripe-Signature", signature(s.options.WebhookSecret.Reveal(), s.options.Now(), body))
 	response, err := s.client.Do(request)
 	if err != nil {
-		return false
+		return fmt.Errorf("send an event: %w", err)
 	}
 	defer response.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, bodyLimit)) // so that the connection is used again
-	return response.StatusCode/100 == 2
+	if response.StatusCode/100 != 2 {
+		return fmt.Errorf("an event is answered %s", response.Status)
+	}
+	return nil
 }
 
 // signature is Stripe's scheme v1: HMAC-SHA256 over "time.body".
@@ -146,8 +142,9 @@ func (s *Sandbox) duplicateWebhooks(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(r.Context(), repeatDeadline)
 	defer cancel()
-	sent, taken := s.send(ctx, slices.Repeat(before, body.Times))
-	reply(w, object{"events": len(before), "sent": sent, "delivered": len(taken)})
+	var delivered atomic.Int64
+	sent, _ := s.send(ctx, slices.Repeat(before, body.Times), func(object) error { delivered.Add(1); return nil })
+	reply(w, object{"events": len(before), "sent": sent, "delivered": delivered.Load()})
 }
 
 // receive serves the merchant's webhook receiver, which meets the faults too.
