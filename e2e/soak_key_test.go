@@ -112,28 +112,28 @@ func newKeyring(t *testing.T, d *deployment, operations int) *keyring {
 	return r
 }
 
-// next is one of the keys in use, and sometimes one that was; false when there was enough. However
-// fast the traffic is, it lasts for some kills, and for as many more as it takes until one leaves a
-// call without a certain answer. A few hundred of them that cut no call off are no luck any more.
-func (r *keyring) next() (key int, more bool) {
+// next is a call of a client with one of the keys in use, and sometimes one that was; false when there
+// was enough. However fast the traffic is, it lasts for some kills, and for as many more as it takes until
+// one leaves a call without a certain answer. A few hundred of them that cut no call off are no luck any more.
+func (r *keyring) next(client int) (o operation, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	kills := r.kills.Load()
 	if more = len(r.history) < r.operations || kills < 4 || r.tally[keyUnknown] == 0 && kills < 300; !more {
-		return 0, false
+		return o, false
 	}
 	first := min(len(r.history)/usesOfAKey, len(r.keys)-keysInUse)
+	o = operation{client: client, key: first + r.random.IntN(keysInUse), call: []keyCall{orderA, orderA, orderB, readKey}[r.random.IntN(4)]}
 	if first > 0 && r.random.IntN(20) == 0 {
-		return r.random.IntN(first), true
+		o.key = r.random.IntN(first)
 	}
-	return first + r.random.IntN(keysInUse), true
+	return o, true
 }
 
 // use is one client.
 func (r *keyring) use(t *testing.T, client int) {
 	t.Helper()
-	for key, more := r.next(); more && t.Context().Err() == nil; key, more = r.next() {
-		o := operation{client: client, key: key, call: []keyCall{orderA, orderA, orderB, readKey}[r.random.IntN(4)]}
+	for o, more := r.next(client); more && t.Context().Err() == nil; o, more = r.next(client) {
 		err := r.operate(t.Context(), o)
 		for ; isRefused(err); err = r.operate(t.Context(), o) {
 			pause(t.Context(), 5*time.Millisecond)

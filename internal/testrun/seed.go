@@ -3,7 +3,6 @@ package testrun
 import (
 	"flag"
 	"math/rand/v2"
-	"sync"
 	"testing"
 )
 
@@ -26,19 +25,8 @@ func Seed(tb testing.TB) uint64 {
 	return seed
 }
 
-// Rand returns a source of random choices by [Seed]. Goroutines may share it.
+// Rand returns a source of random choices by [Seed], for one goroutine at a time.
 func Rand(tb testing.TB) *rand.Rand {
 	tb.Helper()
-	return rand.New(&lockedSource{source: rand.NewPCG(Seed(tb), 0)})
-}
-
-type lockedSource struct {
-	mu     sync.Mutex
-	source rand.Source
-}
-
-func (s *lockedSource) Uint64() uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.source.Uint64()
+	return rand.New(rand.NewPCG(Seed(tb), 0))
 }
