@@ -115,16 +115,9 @@ func run(ctx context.Context, pool *pgxpool.Pool) (err error) {
 		if err != nil {
 			return err
 		}
-		for n := 0; n < c.lines; {
-			line, err := consumer.Line()
-			if err != nil {
-				return err
-			}
-			if line == c.line {
-				n++
-			}
+		if err := consumer.KillAfter(c.lines, c.line); err != nil {
+			return err
 		}
-		consumer.Kill()
 	}
 	var shipped int
 	if err := pool.QueryRow(ctx, `select count(*) from shipments`).Scan(&shipped); err != nil {

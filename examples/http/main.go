@@ -98,29 +98,21 @@ func withEcho(pool *pgxpool.Pool) http.Handler {
 
 func main() { scaffold.Main("example_http", tables+idempotency.Schema(), run) }
 
-// client posts orders to a server.
-func client(ctx context.Context, server *httptest.Server) func(key, order string) scaffold.Answer {
-	return func(key, order string) scaffold.Answer {
-		a, err := scaffold.Post(ctx, strings.Replace(server.URL, "//", "//customer:secret@", 1), key, order)
-		if err != nil {
-			a.Body = err.Error()
-		}
-		return a
-	}
-}
-
 func run(ctx context.Context, pool *pgxpool.Pool) error {
 	netHTTP, onEcho := httptest.NewServer(withNetHTTP(pool)), httptest.NewServer(withEcho(pool))
 	defer netHTTP.Close()
 	defer onEcho.Close()
-	servers := []func(key, order string) scaffold.Answer{client(ctx, netHTTP), client(ctx, onEcho)}
+	servers := []*httptest.Server{netHTTP, onEcho}
+	send := func(server int, key, order string) scaffold.Answer {
+		return scaffold.Post(ctx, strings.Replace(servers[server].URL, "//", "//customer:secret@", 1), key, order)
+	}
 	const orders, clients = 12, 8
 	created, bodies := 0, map[string]bool{}
 	for n := range orders {
 		answers := make([]scaffold.Answer, clients*len(servers))
 		var all sync.WaitGroup
 		for i := range answers {
-			all.Go(func() { answers[i] = servers[i%2](fmt.Sprintf(`"order-%d"`, n), `{"sku":"lamp"}`) })
+			all.Go(func() { answers[i] = send(i%2, fmt.Sprintf(`"order-%d"`, n), `{"sku":"lamp"}`) })
 		}
 		all.Wait()
 		for _, a := range answers {
@@ -135,10 +127,10 @@ func run(ctx context.Context, pool *pgxpool.Pool) error {
 		return err
 	}
 	fmt.Printf("%d orders sent by %d clients to 2 servers at once: %d answers 201, %d orders, %d different answers\n", orders, clients, created, stored, len(bodies))
-	other, none := servers[1](`"order-0"`, `{"sku":"desk"}`), servers[1]("", `{"sku":"lamp"}`)
+	other, none := send(1, `"order-0"`, `{"sku":"desk"}`), send(1, "", `{"sku":"lamp"}`)
 	fmt.Printf("another order under a used key: %d, %s\n", other.Status, other.ContentType)
 	fmt.Printf("an order without a key: %d, %s\n", none.Status, none.ContentType)
-	refused, replay := servers[0](`"desk"`, `{"sku":"desk"}`), servers[1](`"desk"`, `{"sku":"desk"}`)
+	refused, replay := send(0, `"desk"`, `{"sku":"desk"}`), send(1, `"desk"`, `{"sku":"desk"}`)
 	fmt.Printf("an order of what is not sold: %d by net/http, and the same as a replay by Echo\n", refused.Status)
 	refused.Replayed = true
 	if created != orders*clients*len(servers) || stored != orders || len(bodies) != orders || replay != refused {

@@ -72,12 +72,9 @@ func check(ctx context.Context, pool *pgxpool.Pool) error {
 	if err != nil {
 		return err
 	}
-	for line := ""; line != "half done"; {
-		if line, err = victim.Line(); err != nil {
-			return err
-		}
+	if err := victim.KillAfter(1, "half done"); err != nil {
+		return err
 	}
-	victim.Kill()
 	made, _, err := count(ctx, pool)
 	if err != nil {
 		return err

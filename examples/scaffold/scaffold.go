@@ -84,20 +84,24 @@ func Start(ctx context.Context, role string) (*Process, error) {
 	return &Process{c, bufio.NewReader(out)}, c.Start()
 }
 
-// Line returns the next line that the process prints.
-func (p *Process) Line() (string, error) {
-	line, err := p.out.ReadString('\n')
-	return strings.TrimSuffix(line, "\n"), err
-}
-
 // Rest waits for the end of the process, and returns what it has printed.
 func (p *Process) Rest() (string, error) {
 	out, err := io.ReadAll(p.out)
 	return string(out), errors.Join(err, p.cmd.Wait())
 }
 
-// Kill ends the process by SIGKILL.
-func (p *Process) Kill() {
+// KillAfter ends the process by SIGKILL when it has printed a line n times.
+func (p *Process) KillAfter(n int, line string) error {
+	for n > 0 {
+		printed, err := p.out.ReadString('\n')
+		if err != nil {
+			return err
+		}
+		if printed == line+"\n" {
+			n--
+		}
+	}
 	_ = p.cmd.Process.Kill()
 	_ = p.cmd.Wait() // it was killed
+	return nil
 }
