@@ -224,11 +224,13 @@ func cutInCommit(t *testing.T, e entry) {
 			t.Parallel()
 			url := testdb.URL(t)
 			direct, proxy := testdb.OpenAt(t, url, postgres.Options{}), failpoint.StartCutter(t, url)
-			arm, calls := proxy.Arm, 0
-			if test.last {
-				arm = proxy.ArmLast
-			}
-			armed := sync.OnceFunc(func() { arm(test.side, e.commit) })
+			calls := 0
+			armed := sync.OnceFunc(func() {
+				if test.last {
+					proxy.Refuse()
+				}
+				proxy.Arm(test.side, e.commit)
+			})
 			ask := call{work: func(exec func(string) error) (string, error) { calls++; return effect(exec) }}
 			got := e.do(t.Context(), database{testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1}), armed}, ask)
 			if test.last {

@@ -23,7 +23,6 @@ type Cutter struct {
 type aim struct {
 	side       Side
 	statements int
-	last       bool
 }
 
 // StartCutter starts a cutter before the server of a connection string. It ends
@@ -43,17 +42,14 @@ func StartCutter(tb testing.TB, server string) *Cutter {
 // 0 for any batch, 1 for a query, 2 for a batch of two statements. A new
 // connection's first queries are preceded by a batch without a statement, which
 // prepares them.
-func (c *Cutter) Arm(side Side, statements int) { c.arm(aim{side, statements, false}) }
-
-// ArmLast is Arm for a server that is lost with the connection: new connections
-// are refused from then on.
-func (c *Cutter) ArmLast(side Side, statements int) { c.arm(aim{side, statements, true}) }
-
-func (c *Cutter) arm(a aim) {
+func (c *Cutter) Arm(side Side, statements int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.aim, c.aimed = &a, nil
+	c.aim, c.aimed = &aim{side, statements}, nil
 }
+
+// Refuse refuses new connections from then on.
+func (c *Cutter) Refuse() { _ = c.listener.Close() } // Close closes it a second time and ignores the error
 
 // Cuts is how many connections were cut at a batch.
 func (c *Cutter) Cuts() int {
@@ -70,9 +66,6 @@ func (c *Cutter) hook(t *Trip) Fault {
 	}
 	if c.aim == nil || t != c.aimed || t.Side != c.aim.side {
 		return None
-	}
-	if c.aim.last {
-		_ = c.listener.Close() // Close closes it a second time and ignores the error
 	}
 	c.aim, c.aimed = nil, nil
 	c.cuts++
