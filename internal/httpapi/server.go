@@ -183,7 +183,7 @@ func (a *API) Handler() http.Handler {
 		begin,
 		a.Observe,
 		a.accessLog(),
-		middleware.SecureWithConfig(middleware.SecureConfig{HSTSMaxAge: hstsAge, HSTSExcludeSubdomains: true}), // over TLS
+		middleware.SecureWithConfig(middleware.SecureConfig{ContentTypeNosniff: "nosniff", HSTSMaxAge: hstsAge, HSTSExcludeSubdomains: true}),
 		middleware.RecoverWithConfig(middleware.RecoverConfig{LogErrorFunc: a.panicked}),
 		middleware.ContextTimeout(requestTimeout),
 		middleware.BodyLimitWithConfig(middleware.BodyLimitConfig{Skipper: isEvent, Limit: maxBody}),
