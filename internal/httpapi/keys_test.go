@@ -204,7 +204,7 @@ func TestExpiredKey_isGone(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	calls, answers, _, _ := w.outcomes(t)
-	exec(t, w.db, `update idempotency_keys set expires_at = clock_timestamp()`)
+	testdb.Exec(t, w.db.Pool(), `update idempotency_keys set expires_at = clock_timestamp()`)
 	before := rows(t, w.db)
 	for _, deleted := range []bool{false, true} {
 		if deleted {

@@ -30,7 +30,7 @@ func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 	r := w.routes(t)[2]
 	ours, other := path.Base(path.Dir(r.path)), strings.Replace(r.path, "ch_", "ch_x", 1)
 	w.accept(t, secret+"-old", body())
-	exec(t, db, `update idempotency_keys set expires_at = clock_timestamp() - interval '1 second'`)
+	testdb.Exec(t, db.Pool(), `update idempotency_keys set expires_at = clock_timestamp() - interval '1 second'`)
 	held := holdAt(t, db, "POST /v1/charges", secret+"-held")
 	pending := serveOn(t, db, seen.watch, func(api *httpapi.Config) { api.InFlight = http.StatusAccepted })
 	order := body("order_id", `"`+secret+`"`, "description", `"`+secret+`"`, "payment_method", `"`+secret+`"`, "customer", `"`+secret+`"`,
@@ -38,7 +38,7 @@ func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 	late := unsigned("{}").with("Stripe-Signature", "t="+unix(301)+",v1="+mac(stripeSecret, unix(301), "{}"))
 	const charges, refunds, ofKey, events = "/v1/charges", "/v1/charges/:id/refunds", "/v1/idempotency-keys/:key", "/v1/webhooks/stripe"
 	var unread, first, replayed = httpapi.Result(""), httpapi.KeyFirst, httpapi.KeyReplayed
-	exec(t, db, `delete from outbox`)
+	testdb.Exec(t, db.Pool(), `delete from outbox`)
 	for _, test := range []struct {
 		w      *world
 		call   call
@@ -76,7 +76,7 @@ func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 		switch test.result {
 		case httpapi.KeyUnavailable:
 			testdb.Must(t, held.Rollback(t.Context()))
-			exec(t, db, planted)
+			testdb.Exec(t, db.Pool(), planted)
 		case unread:
 			if test.status == http.StatusServiceUnavailable {
 				w.api.Close()
