@@ -73,14 +73,12 @@ func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 		{w, post(key+"-new", body()), 503, charges, key + "-new", httpapi.KeyUnavailable},
 		{w, post(key, body()), 503, charges, "", unread},
 	} {
-		switch test.result {
-		case httpapi.KeyUnavailable:
+		if test.result == httpapi.KeyUnavailable {
 			testdb.Must(t, held.Rollback(t.Context()))
 			testdb.Exec(t, db.Pool(), planted)
-		case unread:
-			if test.status == http.StatusServiceUnavailable {
-				w.api.Close()
-			}
+		}
+		if test.result == unread && test.status == http.StatusServiceUnavailable {
+			w.api.Close()
 		}
 		a := test.w.send(t, test.call)
 		want := httpapi.Answer{Method: test.call.method, Route: test.route, Status: test.status, Result: test.result}
