@@ -151,12 +151,20 @@ func TestContent(t *testing.T) {
 	})
 }
 
-// pointers are those of the error that a stored request returns to another one.
-func pointers(a, b []byte) []string {
-	stored := idempotency.KeyState{Request: idempotency.Request{Fingerprint: []byte("a"), Canonical: a}}
-	_, err := stored.Replay(idempotency.Request{Fingerprint: []byte("b"), Canonical: b})
-	reused, _ := errors.AsType[*idempotency.ReusedError](err)
+// pointers are those of the error that a stored request returns to another one, and tells without them.
+func pointers(t *testing.T, stored idempotency.KeyState, canonical []byte) []string {
+	t.Helper()
+	stored.Answer = theAnswer()
+	got, err := stored.Replay(idempotency.Request{Fingerprint: []byte("b"), Canonical: canonical})
+	reused, ok := errors.AsType[*idempotency.ReusedError](err)
+	if !ok || err.Error() != idempotency.ErrReused.Error() || got.StatusCode != 0 || got.Header != nil || got.Body != nil {
+		t.Fatalf("another request gets %+v, %v", got, err)
+	}
 	return reused.Pointers
+}
+
+func keptAs(canonical []byte) idempotency.KeyState {
+	return idempotency.KeyState{Request: idempotency.Request{Fingerprint: []byte("a"), Canonical: canonical}}
 }
 
 func TestPointers(t *testing.T) {
@@ -190,11 +198,23 @@ func TestPointers(t *testing.T) {
 		{"none is longer than 1000 bytes", `{"a":{"` + long + `":1,"z":1}}`, `{"a":{"` + long + `":2,"z":2}}`, []string{"/a/z"}},
 		{"texts of more than 128 KiB are not compared", `{"a":1}`, `{"a":2` + strings.Repeat(" ", 128<<10) + `}`, nil},
 	} {
-		for _, got := range [][]string{pointers([]byte(test.a), []byte(test.b)), pointers([]byte(test.b), []byte(test.a))} {
+		a, b := []byte(test.a), []byte(test.b)
+		for _, got := range [][]string{pointers(t, keptAs(a), b), pointers(t, keptAs(b), a)} {
 			testrun.Same(t, test.name, test.want, got)
 		}
 	}
-	if got := pointers([]byte("["+strings.Repeat("1,", 300)+"1]"), []byte("["+strings.Repeat("2,", 300)+"2]")); len(got) != 100 || !slices.IsSorted(got) {
+	expired := keptAs([]byte(`1`))
+	expired.Expired = true
+	for name, got := range map[string][]string{
+		"a request that is not kept":  pointers(t, keptAs(nil), []byte(`2`)),
+		"another one without a form":  pointers(t, keptAs([]byte(`1`)), nil),
+		"a request of an expired key": pointers(t, expired, []byte(`2`)),
+	} {
+		if got != nil {
+			t.Errorf("%s is compared: %q", name, got)
+		}
+	}
+	if got := pointers(t, keptAs([]byte("["+strings.Repeat("1,", 300)+"1]")), []byte("["+strings.Repeat("2,", 300)+"2]")); len(got) != 100 || !slices.IsSorted(got) {
 		t.Errorf("of 301 members %q", got)
 	}
 }

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
@@ -142,40 +140,5 @@ func TestReceive_triesAgainWithinBounds(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// TestReplay shows what TestPromises does not: what a caller learns of another request, and of an expired answer.
-func TestReplay(t *testing.T) {
-	t.Parallel()
-	kept := idempotency.KeyState{Answer: theAnswer(), Request: theRequest()}
-	expired := kept
-	expired.Expired = true
-	of := func(fingerprint, canonical string) idempotency.Request {
-		return idempotency.Request{Fingerprint: []byte(fingerprint), Canonical: []byte(canonical)}
-	}
-	for _, test := range []struct {
-		name    string
-		state   idempotency.KeyState
-		request idempotency.Request
-		want    []string
-	}{
-		{"the members that differ", kept, of("another", `{"amount":2,"4242":"r"}`), []string{"/4242", "/amount"}},
-		{"a longer fingerprint is another", kept, of("fingerprint ", `{"amount":2}`), []string{"/amount"}},
-		{"no fingerprint is another", kept, of("", `{"amount":2}`), []string{"/amount"}},
-		{"a difference outside the request has no pointer", kept, of("another path", `{"amount":1}`), nil},
-		{"a request without canonical form is not compared", kept, idempotency.Request{Fingerprint: []byte("another")}, nil},
-		{"nor is one under an expired key", expired, of("another", `{"amount":2}`), nil},
-	} {
-		got, err := test.state.Replay(test.request)
-		reused, ok := errors.AsType[*idempotency.ReusedError](err)
-		if !ok || !cmp.Equal(test.want, reused.Pointers) || got.StatusCode != 0 || got.Header != nil || strings.Contains(err.Error(), "4242") {
-			t.Errorf("%s: %+v, %v, which holds no name of a member, want the pointers %q", test.name, got, err, test.want)
-		}
-	}
-	got, err := expired.Replay(theRequest())
-	want := idempotency.Answer{StatusCode: http.StatusAccepted, Header: http.Header{"Location": theAnswer().Header["Location"]}}
-	if diff := cmp.Diff(want, got.Answer); diff != "" || !errors.Is(err, idempotency.ErrExpired) {
-		t.Errorf("an expired answer is not replayed: %v (-want +got):\n%s", err, diff)
 	}
 }

@@ -25,7 +25,7 @@ type abandonment struct {
 // under is taken. A charge that was is canceled if it still can be. The client may ask again
 // at any time: it gets what is true then.
 func (a *API) abandonKey(c echo.Context) (any, error) {
-	if _, err := decode[struct{}](c, true, nil); err != nil {
+	if _, err := decode[struct{}](c, nil); err != nil {
 		return nil, err
 	}
 	given, err := keyOfPath(c)

@@ -47,7 +47,7 @@ func TestAbandon(t *testing.T) {
 			wantProblem(t, a, "/problems/idempotency-key-abandoned")
 		}
 		wantRows(t, w.db, before, map[string]int64{"idempotency_keys": 1})
-		exec(t, w.db, forget)
+		testdb.Exec(t, w.db.Pool(), forget)
 		w.wantAbandoned(t, "given-up", "")
 		wantProblem(t, w.send(t, post("given-up", body())), "/problems/idempotency-key-expired")
 		w.accepted(t, post("given-up", body()).as(strangerKey))
@@ -75,7 +75,7 @@ func TestAbandon(t *testing.T) {
 		w.captured(t, "key")
 		before := rows(t, w.db)
 		w.wantAbandoned(t, "key", "succeeded")
-		exec(t, w.db, forget)
+		testdb.Exec(t, w.db.Pool(), forget)
 		w.wantAbandoned(t, "key", "succeeded")
 		wantRows(t, w.db, before, map[string]int64{"idempotency_keys": 1})
 	})

@@ -39,8 +39,8 @@ func TestUnauthorized_isTheSameForEveryReason(t *testing.T) {
 	for _, key := range []string{expired, revoked} { // from now on they were valid lately
 		w.accepted(t, post("used", body()).as(key))
 	}
-	exec(t, w.db, `update api_keys set revoked_at = clock_timestamp() where prefix = $1`, merchants.Prefix(revoked))
-	exec(t, w.db, `
+	testdb.Exec(t, w.db.Pool(), `update api_keys set revoked_at = clock_timestamp() where prefix = $1`, merchants.Prefix(revoked))
+	testdb.Exec(t, w.db.Pool(), `
 update api_keys
    set created_at = created_at - interval '25 hours',
        expires_at = expires_at - interval '25 hours'

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -212,24 +213,6 @@ func (c call) like(method string) call {
 	return c
 }
 
-// problem is a refusal as the contract has it.
-type problem struct {
-	Type      string       `json:"type"`
-	Title     string       `json:"title"`
-	Status    int          `json:"status"`
-	Detail    string       `json:"detail"`
-	Instance  string       `json:"instance"`
-	Retryable bool         `json:"retryable"`
-	RetryWith string       `json:"retry_with"`
-	Errors    []fieldError `json:"errors,omitempty"`
-	Charge    any          `json:"charge,omitempty"`
-}
-
-type fieldError struct {
-	Pointer string `json:"pointer"`
-	Detail  string `json:"detail"`
-}
-
 // manual are the cells of those rows of a page of docs/reference that begin as given.
 func manual(page, beginning string) (rows [][]string) {
 	text, err := os.ReadFile("../../docs/reference/" + page)
@@ -248,7 +231,7 @@ func manual(page, beginning string) (rows [][]string) {
 
 // wantProblem checks that an answer is a problem of a type, and returns it. The contract judges the
 // rest of it: its status, and what it says about trying again.
-func wantProblem(t *testing.T, a answer, kind string) problem {
+func wantProblem(t *testing.T, a answer, kind string) httpapi.Problem {
 	t.Helper()
 	p := readProblem(t, a)
 	if p.Type != kind || p.Status != a.status || p.Retryable != (a.header.Get("Retry-After") != "") || a.header.Get("Idempotent-Replayed") != "" {
@@ -257,16 +240,16 @@ func wantProblem(t *testing.T, a answer, kind string) problem {
 	return p
 }
 
-func readProblem(t *testing.T, a answer) problem {
+func readProblem(t *testing.T, a answer) httpapi.Problem {
 	t.Helper()
-	var p problem
+	var p httpapi.Problem
 	if err := json.Unmarshal([]byte(a.body), &p, json.RejectUnknownMembers(true)); err != nil {
 		t.Fatalf("status %d with %q: %v", a.status, a.body, err)
 	}
 	return p
 }
 
-func wantPointers(t *testing.T, p problem, want ...string) {
+func wantPointers(t *testing.T, p httpapi.Problem, want ...string) {
 	t.Helper()
 	var got []string
 	for _, e := range p.Errors {

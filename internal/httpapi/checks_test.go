@@ -204,6 +204,7 @@ func TestInvalidValues(t *testing.T) {
 		{"an escape that is none", body("description", `"hunter2\x"`), malformed, ""},
 		{"invalid UTF-8 in a value", body("description", "\"\xff\""), malformed, ""},
 		{"half a surrogate pair", body("description", `"\ud800"`), malformed, ""},
+		{"a NUL behind a backslash", body("description", `"\\\u0000"`), malformed, ""},
 		{"a NUL beside a wrong value", body("amount", "0", "description", `"\u0000"`), malformed, ""},
 		{"a card number as a name", body("metadata", `{"`+card+`":1}`), malformed, ""},
 
@@ -234,7 +235,7 @@ func TestInvalidValues(t *testing.T) {
 
 	for i, text := range []string{
 		"'; drop table ledger_events; --", "\u0001\u001f\n\t\u007f",
-		"\uffff\ufffe\u2028", card[:15] + "1",
+		"\uffff\ufffe\u2028", card[:15] + "1", `\u0000 \\u0000`,
 	} { // these only look dangerous
 		quoted, err := json.Marshal(text)
 		testdb.Must(t, err)

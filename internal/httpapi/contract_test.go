@@ -70,23 +70,20 @@ func readModel() (*v3.Document, error) {
 	if err != nil {
 		return nil, err
 	}
-	var tree map[string]any
+	var tree struct {
+		Paths, Webhooks map[string]any
+		Elsewhere       any            `yaml:"x-elsewhere"`
+		Rest            map[string]any `yaml:",inline"`
+	}
 	if err := yaml.Unmarshal(written, &tree); err != nil {
 		return nil, err
 	}
-	paths, ok := tree["paths"].(map[string]any)
-	if !ok {
-		return nil, errors.New("the contract has no paths")
+	for name, hook := range tree.Webhooks {
+		tree.Paths[webhooks+name] = hook
 	}
-	hooks, ok := tree["webhooks"].(map[string]any)
-	if !ok {
-		return nil, errors.New("the contract has no webhooks")
-	}
-	closeObjects(tree)
-	for name, hook := range hooks {
-		paths[webhooks+name] = hook
-	}
-	paths[elsewhere] = map[string]any{"get": tree["x-elsewhere"]}
+	tree.Paths[elsewhere] = map[string]any{"get": tree.Elsewhere}
+	closeObjects(tree.Paths)
+	closeObjects(tree.Rest)
 	written, err = yaml.Marshal(tree)
 	if err != nil {
 		return nil, err

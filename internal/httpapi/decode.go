@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"errors"
 	"mime"
 	"net/http"
@@ -17,16 +18,18 @@ var strictly = json.JoinOptions(json.RejectUnknownMembers(true), json.WithUnmars
 
 // decode reads a JSON object, strictly: one value, valid UTF-8, names as they are spelled
 // here and once each, integers that are integers. The standard decoder reads
-// {"amount":1,"AMOUNT":100} as 100; this one refuses it. An optional body may be empty, which
-// equals {}. Others are validated.
-func decode[T any](c echo.Context, optional bool, validate func(T) error) (T, error) {
+// {"amount":1,"AMOUNT":100} as 100; this one refuses it. A body that has no members may be empty,
+// which equals {}. Others are validated.
+func decode[T any](c echo.Context, validate func(T) error) (T, error) {
 	var none T
 	body := exchangeOf(c).body
-	if len(body) > 0 && !saysJSON(c.Request().Header) {
-		return none, errUnsupportedMediaType
-	}
-	if len(body) == 0 && optional {
+	switch {
+	case len(body) == 0 && validate == nil:
 		return none, nil
+	case len(body) > 0 && !saysJSON(c.Request().Header):
+		return none, errUnsupportedMediaType
+	case bytes.Contains(bytes.ReplaceAll(body, []byte(`\\`), nil), []byte(`\u0000`)): // JSON has no other spelling of it
+		return none, errMalformed.because("a string holds the character U+0000")
 	}
 	var v *T // stays nil for the body null, which is no object
 	if err := json.Unmarshal(body, &v, strictly); err != nil || v == nil {

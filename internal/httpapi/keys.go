@@ -34,11 +34,11 @@ const (
 // fingerprinted by method, path, merchant and typed body, so that white space, the order of members
 // and escapes do not count.
 func keyed[T any](
-	a *API, optional bool, validate func(T) error,
+	a *API, validate func(T) error,
 	accept func(ctx context.Context, account intake.Account, r intake.Request, id string, body T) (idempotency.Result, error),
 ) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		body, err := decode(c, optional, validate)
+		body, err := decode(c, validate)
 		if err != nil {
 			return err
 		}

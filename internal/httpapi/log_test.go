@@ -3,7 +3,7 @@ package httpapi_test
 import (
 	"context"
 	"net/http"
-	"slices"
+	"path"
 	"strings"
 	"sync"
 	"testing"
@@ -19,60 +19,88 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-// TestAccessLog_holdsHashesOfKeys, and nothing of a request that its sender has written.
+// TestAccessLog_holdsHashesOfKeys, and nothing of a request that its sender has written. Config.Observe learns what each key
+// and each event led to, and the message of a request has the trace that Config.Carry finds.
 func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 	t.Parallel()
-	w := serve(t)
-	const secret = "secret-5e1a"
-	const key = secret + "-key"
+	const secret, parent = "secret-5e1a", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	const key, planted = secret + "-key", `alter table idempotency_keys add constraint planted check (key = '') not valid`
+	seen, db := &watched{}, openWith(t, postgres.Options{LockTimeout: 20 * time.Millisecond})
+	w := serveOn(t, db, takesEvents, seen.watch)
 	r := w.routes(t)[2]
-	type logged struct{ Route, Status, Hash, Replayed, Method, ID any }
-	var want []logged
-	// send expects the line of a request that a key was read of, if there is one.
-	send := func(c call, status int, route, key string, replayed bool) {
-		t.Helper()
-		a := w.send(t, c)
-		wantStatus(t, a, status)
-		line := logged{Route: route, Status: float64(status), Method: c.method, ID: a.header.Get("X-Request-Id")}
-		if key != "" {
-			line.Hash, line.Replayed = idempotency.Hash(key), replayed
-		}
-		want = append(want, line)
-	}
-	before := len(lines(t, w))
-	const charges, refunds, ofKey = "/v1/charges", "/v1/charges/:id/refunds", "/v1/idempotency-keys/:key"
-	other := strings.Replace(r.path, "ch_", "ch_x", 1)
-	send(r.under(key), http.StatusAccepted, refunds, key, false)
-	send(r.under(`"`+key+`"`), http.StatusAccepted, refunds, key, true)
-	send(to(other, key, r.body), http.StatusUnprocessableEntity, refunds, key, false)
-	send(to(other, key+"-2", r.body), http.StatusNotFound, refunds, key+"-2", false)
-	send(to(other, key+"-2", r.body), http.StatusNotFound, refunds, key+"-2", true)
-	send(r.under(key+" "+key), http.StatusBadRequest, refunds, "", false)
-	send(r.under(key).as(secret), http.StatusUnauthorized, refunds, "", false)
-	send(to(r.path, key, `{"`+secret+`":1}`), http.StatusBadRequest, refunds, "", false)
-	send(r.under(key).with("Prefer", secret+", wait="+secret), http.StatusAccepted, refunds, key, true)
-	send(to(r.path, secret+"-reason", `{"amount":1,"reason":"`+secret+`"}`), http.StatusAccepted, refunds, secret+"-reason", false)
+	ours, other := path.Base(path.Dir(r.path)), strings.Replace(r.path, "ch_", "ch_x", 1)
+	w.accept(t, secret+"-old", body())
+	testdb.Exec(t, db.Pool(), `update idempotency_keys set expires_at = clock_timestamp() - interval '1 second'`)
+	held := holdAt(t, db, "POST /v1/charges", secret+"-held")
+	pending := serveOn(t, db, seen.watch, func(api *httpapi.Config) { api.InFlight = http.StatusAccepted })
 	order := body("order_id", `"`+secret+`"`, "description", `"`+secret+`"`, "payment_method", `"`+secret+`"`, "customer", `"`+secret+`"`,
 		"metadata", `{"`+secret+`":"`+secret+`"}`, "items", `[{"sku":"`+secret+`","quantity":1}]`)
-	send(post(secret+"-order", order), http.StatusAccepted, charges, secret+"-order", false)
-	send(get("/v1/charges/"+secret), http.StatusNotFound, "/v1/charges/:id", "", false)
-	send(get("/"+secret+"?q="+secret), http.StatusNotFound, "", "", false)
-	send(get("/v1/idempotency-keys/"+key+"?q="+secret), http.StatusOK, ofKey, "", false)
-	send(get("/v1/idempotency-keys/"+secret), http.StatusNotFound, ofKey, "", false)
-	exec(t, w.db, `alter table idempotency_keys add constraint planted check (key = '') not valid`)
-	send(post(key+"-new", body()), http.StatusServiceUnavailable, charges, key+"-new", false)
-	w.api.Close()
-	send(post(key, body()), http.StatusServiceUnavailable, charges, "", false)
-
-	var got []logged
-	for _, line := range lines(t, w)[before:] {
+	late := unsigned("{}").with("Stripe-Signature", "t="+unix(301)+",v1="+mac(stripeSecret, unix(301), "{}"))
+	const charges, refunds, ofKey, events = "/v1/charges", "/v1/charges/:id/refunds", "/v1/idempotency-keys/:key", "/v1/webhooks/stripe"
+	var unread, first, replayed = httpapi.Result(""), httpapi.KeyFirst, httpapi.KeyReplayed
+	testdb.Exec(t, db.Pool(), `delete from outbox`)
+	for _, test := range []struct {
+		w      *world
+		call   call
+		status int
+		route  string
+		key    string // that was read
+		result httpapi.Result
+	}{
+		{w, r.under(key).with("Traceparent", parent), 202, refunds, key, first},
+		{w, r.under(`"` + key + `"`), 202, refunds, key, replayed},
+		{w, r.under(key).with("Prefer", secret+", wait="+secret), 202, refunds, key, replayed},
+		{w, to(other, key, r.body), 422, refunds, key, httpapi.KeyReused},
+		{w, to(other, key+"-2", r.body), 404, refunds, key + "-2", first},
+		{w, to(other, key+"-2", r.body), 404, refunds, key + "-2", replayed},
+		{w, r.under(key + " " + key), 400, refunds, "", unread},
+		{w, r.under(key).as(secret).with("X-Request-Id", "req-1"), 401, refunds, "", httpapi.DeniedInvalid},
+		{w, to(r.path, key, `{"`+secret+`":1}`), 400, refunds, "", unread},
+		{w, to(r.path, key+"-reason", `{"amount":1,"reason":"`+secret+`"}`), 202, refunds, key + "-reason", first},
+		{w, post(secret+"-order", order), 202, charges, secret + "-order", first},
+		{w, post(secret+"-past", body("expires_at", `"2026-01-01T00:00:00Z"`)), 422, charges, secret + "-past", first},
+		{w, post(secret+"-old", body()), 410, charges, secret + "-old", httpapi.KeyExpired},
+		{w, post(secret+"-held", body()), 409, charges, secret + "-held", httpapi.KeyInUse},
+		{pending, post(secret+"-held", body()), 202, charges, secret + "-held", httpapi.KeyInUse},
+		{w, get("/v1/charges/" + secret), 404, "/v1/charges/:id", "", unread},
+		{w, get("/v1/charges").like("BREW"), 405, charges, "", unread},
+		{w, get("/" + secret + "?q=" + secret), 404, "", "", unread},
+		{w, get("/v1/idempotency-keys/" + key + "?q=" + secret), 200, ofKey, "", unread},
+		{w, get("/v1/idempotency-keys/" + secret), 404, ofKey, "", unread},
+		{w, late, 400, events, "", httpapi.EventClock},
+		{w, signed(event("evt_2", "payment_intent.succeeded", intentOf("ch_of_nobody"))), 200, events, "", httpapi.EventIgnored},
+		{w, signed(event("evt_1", "payment_intent.succeeded", intentOf(ours))).with("Traceparent", parent), 200, events, "", httpapi.EventSent},
+		{w, post(key+"-new", body()), 503, charges, key + "-new", httpapi.KeyUnavailable},
+		{w, post(key, body()), 503, charges, "", unread},
+	} {
+		if test.result == httpapi.KeyUnavailable {
+			testdb.Must(t, held.Rollback(t.Context()))
+			testdb.Exec(t, db.Pool(), planted)
+		}
+		if test.result == unread && test.status == http.StatusServiceUnavailable {
+			w.api.Close()
+		}
+		a := test.w.send(t, test.call)
+		want := httpapi.Answer{Method: test.call.method, Route: test.route, Status: test.status, Result: test.result}
+		if want.Method == "BREW" {
+			want.Method = "other"
+		}
+		testrun.Same(t, test.call.path+", answered "+a.body, want, seen.last())
+		all := lines(t, test.w)
+		line := all[len(all)-1]
 		if ms, ok := line["milliseconds"].(float64); !ok || ms < 0 {
 			t.Errorf("milliseconds is %v", line["milliseconds"])
 		}
-		got = append(got, logged{line["route"], line["status"], line["key_hash"], line["replayed"], line["method"], line["request_id"]})
+		logged := []any{want.Method, test.route, float64(test.status), a.header.Get("X-Request-Id"), nil, nil}
+		if test.key != "" {
+			logged[4], logged[5] = idempotency.Hash(test.key), test.result == replayed
+		}
+		testrun.Same(t, "the line of "+test.call.path, logged,
+			[]any{line["method"], line["route"], line["status"], line["request_id"], line["key_hash"], line["replayed"]})
 	}
-	testrun.Same(t, "lines", want, got)
 	wantNoneOf(t, w, secret, apiKey)
+	testrun.Same(t, "traces", []string{parent + "/ours", "/ours", "/ours", parent + "/ours"}, // replays and refusals leave no message
+		testdb.All[string](t, db, `select metadata ->> 'traceparent' from outbox order by id`))
 }
 
 // wantNoneOf looks through all that was logged.
@@ -98,37 +126,23 @@ func lines(t *testing.T, w *world) []map[string]any {
 	return all
 }
 
-// TestRequestID_isInAnswerAndLog: the caller's own id, or else one of ours, is in every answer and
-// in the line that is logged for it.
+// TestRequestID_isInAnswerAndLog: the caller's own id, or else one of ours, is in every answer. TestAccessLog_holdsHashesOfKeys
+// has that it is in the line that is logged for it.
 func TestRequestID_isInAnswerAndLog(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
-	logged := func(c call, kept bool, status int) {
-		t.Helper()
-		a := w.send(t, c)
-		got := a.header.Values("X-Request-Id")
-		if wantStatus(t, a, status); len(got) != 1 || kept != (got[0] == c.header.Get("X-Request-Id")) || !kept && uuid.Validate(got[0]) != nil {
-			t.Errorf("X-Request-Id is %q, sent was %q", got, c.header.Get("X-Request-Id"))
-		}
-		if !slices.ContainsFunc(lines(t, w), func(l map[string]any) bool { return l["request_id"] == got[0] && l["status"] == float64(status) }) {
-			t.Errorf("no line has %q and %d:\n%s", got, status, w.log)
-		}
-	}
-	logged(post("key-1", body()).with("X-Request-Id", "req-1"), true, http.StatusAccepted)
-	logged(get("/healthz").with("X-Request-Id", "req-2"), true, http.StatusOK)
-	logged(get("/nowhere"), false, http.StatusNotFound)
-	logged(get("/v1/balances").with("Authorization").with("X-Request-Id", "req-3"), true, http.StatusUnauthorized)
-	logged(post("key-2", padded(body(), maxBody+1)).with("X-Request-Id", "req-4"), true, http.StatusRequestEntityTooLarge)
 	for id, kept := range map[string]bool{
 		"req-1_A.b": true, "4242-4242-4242-4242": true, strings.Repeat("r", 128): true,
 		"": false, "req-1/A": false, "req-1,req-2": false, strings.Repeat("r", 129): false, "req 1": false, "réq": false, "req\xff": false,
 	} {
-		logged(get("/v1/balances").with("X-Request-Id", id), kept, http.StatusOK)
-		if !kept && id != "" && strings.Contains(w.log.String(), id) {
-			t.Errorf("%q was refused, and is logged", id)
+		got := w.send(t, get("/v1/balances").with("X-Request-Id", id)).header.Get("X-Request-Id")
+		if kept != (got == id) || !kept && (uuid.Validate(got) != nil || id != "" && strings.Contains(w.log.String(), id)) {
+			t.Errorf("X-Request-Id is %q, sent was %q:\n%s", got, id, w.log)
 		}
 	}
-	logged(get("/v1/balances").with("X-Request-Id", "req-1", "req-2"), false, http.StatusOK)
+	if got := w.send(t, get("/healthz").with("X-Request-Id", "req-1", "req-2")).header.Values("X-Request-Id"); len(got) != 1 || uuid.Validate(got[0]) != nil {
+		t.Errorf("of two X-Request-Id the answer has %q", got)
+	}
 }
 
 // watched is what Config.Observe has seen.
@@ -163,60 +177,4 @@ func (o *watched) last() httpapi.Answer {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.answers[len(o.answers)-1]
-}
-
-func TestObserve_seesWhatAKeyLedTo(t *testing.T) {
-	t.Parallel()
-	seen := &watched{}
-	db := openWith(t, postgres.Options{LockTimeout: 20 * time.Millisecond})
-	w := serveOn(t, db, takesEvents, seen.watch)
-	w.accept(t, "old", body())
-	ours := idOf(w.captured(t, "paid"))
-	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-	exec(t, w.db, `update idempotency_keys set expires_at = clock_timestamp() - interval '1 second'`)
-	held := holdAt(t, w.db, "POST /v1/charges", "held")
-	pending := serveOn(t, db, seen.watch, func(api *httpapi.Config) { api.InFlight = http.StatusAccepted })
-	refund := to("/v1/charges/ch_1/refunds", "refund", "{}")
-	late := unsigned("{}").with("Stripe-Signature", "t="+unix(301)+",v1="+mac(stripeSecret, unix(301), "{}"))
-	const charges, refunds, events = "/v1/charges", "/v1/charges/:id/refunds", "/v1/webhooks/stripe"
-	for _, test := range []struct {
-		w    *world
-		call call
-		want httpapi.Answer
-	}{
-		{w, post("key", body()).with("Traceparent", parent), httpapi.Answer{Route: charges, Status: 202, Result: httpapi.KeyFirst}},
-		{w, post("key", body()), httpapi.Answer{Route: charges, Status: 202, Result: httpapi.KeyReplayed}},
-		{w, post("key", body("amount", "1")), httpapi.Answer{Route: charges, Status: 422, Result: httpapi.KeyReused}},
-		{w, post("old", body()), httpapi.Answer{Route: charges, Status: 410, Result: httpapi.KeyExpired}},
-		{w, post("held", body()), httpapi.Answer{Route: charges, Status: 409, Result: httpapi.KeyInUse}},
-		{pending, post("held", body()), httpapi.Answer{Route: charges, Status: 202, Result: httpapi.KeyInUse}},
-		{w, refund, httpapi.Answer{Route: refunds, Status: 404, Result: httpapi.KeyFirst}},
-		{w, refund, httpapi.Answer{Route: refunds, Status: 404, Result: httpapi.KeyReplayed}},
-		{w, post("past", body("expires_at", `"2026-01-01T00:00:00Z"`)), httpapi.Answer{Route: charges, Status: 422, Result: httpapi.KeyFirst}},
-		{w, post("key", "{"), httpapi.Answer{Route: charges, Status: 400}},
-		{w, get("/v1/charges/ch_1"), httpapi.Answer{Method: "GET", Route: "/v1/charges/:id", Status: 404}},
-		{w, get("/nowhere"), httpapi.Answer{Method: "GET", Status: 404}},
-		{w, get("/v1/charges").like("BREW"), httpapi.Answer{Method: "other", Route: charges, Status: 405}},
-		{w, post("key", body()).as("unknown"), httpapi.Answer{Route: charges, Status: 401, Result: httpapi.DeniedInvalid}},
-		{w, late, httpapi.Answer{Route: events, Status: 400, Result: httpapi.EventClock}},
-		{w, signed(event("evt_2", "payment_intent.succeeded", intentOf("ch_of_nobody"))), httpapi.Answer{Route: events, Status: 200, Result: httpapi.EventIgnored}},
-		{
-			w, signed(event("evt_1", "payment_intent.succeeded", intentOf(ours))).with("Traceparent", parent),
-			httpapi.Answer{Route: events, Status: 200, Result: httpapi.EventSent},
-		},
-	} {
-		a := test.w.send(t, test.call)
-		if test.want.Method == "" {
-			test.want.Method = "POST"
-		}
-		testrun.Same(t, test.call.path+", answered "+a.body, test.want, seen.last())
-	}
-	testdb.Must(t, held.Rollback(t.Context()))
-	exec(t, w.db, `alter table idempotency_keys add constraint planted check (key = '') not valid`)
-	w.send(t, post("new", body()))
-	if got := seen.last(); got.Status != http.StatusServiceUnavailable || got.Result != httpapi.KeyUnavailable {
-		t.Errorf("a store that refuses is seen as %+v", got)
-	}
-	testrun.Same(t, "traces", []string{"/ours", "/ours", parent + "/ours", parent + "/ours"}, // replays and refusals leave no message
-		testdb.All[string](t, w.db, `select metadata ->> 'traceparent' from outbox order by id`))
 }

@@ -36,8 +36,7 @@ func exchangeOf(c echo.Context) *exchange {
 }
 
 // begin makes the exchange of a request, and sets what every answer has: the caller's X-Request-Id if it has the form
-// of one, else a new one, since it is stored with every event; and what keeps the answer from caches, and from browsers
-// that guess at its type.
+// of one, else a new one, since it is stored with every event; and what keeps the answer from caches.
 //
 // The server has dropped the Content-Length of a chunked body. A proxy may go by that
 // length and take for one request what are two here: so nothing is read after a chunked
@@ -53,7 +52,6 @@ func begin(next echo.HandlerFunc) echo.HandlerFunc {
 		h := c.Response().Header()
 		h.Set(echo.HeaderXRequestID, id)
 		h.Set(echo.HeaderCacheControl, "no-store")
-		h.Set(echo.HeaderXContentTypeOptions, "nosniff")
 		if len(c.Request().TransferEncoding) > 0 {
 			h.Set(echo.HeaderConnection, "close")
 		}

@@ -91,7 +91,7 @@ func TestStripeEvent(t *testing.T) {
 	ours, accepted := idOf(w.captured(t, "key-1")), idOf(w.accept(t, "key-2", body()).header.Get("Location"))
 	theirs := idOf(w.accepted(t, post("key-1", body()).as(strangerKey)).header.Get("Location"))
 	w.happen(t, theirs, happens(domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + theirs}))
-	exec(t, w.db, `delete from outbox`)
+	testdb.Exec(t, w.db.Pool(), `delete from outbox`)
 	before := rows(t, w.db)
 	var want []string
 	for _, test := range []struct{ kind, object, merchant, charge, id string }{
@@ -171,7 +171,7 @@ func TestStripeEvent_isRefused(t *testing.T) {
 			t.Errorf("headers: %v", a.header)
 		}
 	}
-	exec(t, w.db, `alter table outbox add constraint planted check (message_id = '') not valid`)
+	testdb.Exec(t, w.db.Pool(), `alter table outbox add constraint planted check (message_id = '') not valid`)
 	wantProblem(t, w.send(t, signed(right)), "/problems/unavailable")
 	// What the provider sends is its customers' business: no line of the log holds any of it.
 	wantNoneOf(t, w, "evt_", "qwx7", "billing_details", stripeSecret, olderSecret, mac(stripeSecret, unix(0), right))

@@ -31,7 +31,6 @@ const (
 // checker collects what is wrong with a request.
 type checker struct {
 	fields     []fieldError
-	nul        bool
 	keepsCards bool
 }
 
@@ -41,7 +40,6 @@ func (k *checker) refuse(pointer, detail string) {
 
 // id checks an identifier that the merchant chooses.
 func (k *checker) id(pointer, value string, required bool, longest int) {
-	k.nul = k.nul || hasNUL(value)
 	switch {
 	case required && value == "":
 		k.refuse(pointer, "is required")
@@ -66,21 +64,18 @@ func (a *API) validate(r intake.Charge) error {
 	k.text("/customer", r.Customer, false, maxString)
 	k.text("/description", r.Description, false, maxString)
 	k.amount(r.Amount, domain.Currency(r.Currency).Increment())
-	k.nul = k.nul || hasNUL(r.Currency)
 	if r.Currency == "" || !currency.IsValid(r.Currency) { // the library takes "" for valid
 		k.refuse("/currency", "is not an ISO 4217 code in upper case")
 	}
 	k.items(r.Items)
 	k.metadata(r.Metadata)
 	if value := r.ReturnURL; value != nil { // where the provider sends the customer
-		k.nul = k.nul || hasNUL(*value)
 		to, err := url.Parse(*value)
 		if err != nil || !isReference(*value, maxURL) || to.Scheme != "https" || to.Hostname() == "" || to.User != nil {
 			k.refuse("/return_url", "is no https URL of at most 2048 ASCII characters with a host and without credentials")
 		}
 	}
 	if value := r.ExpiresAt; value != nil { // whether it has passed is decided by the database's clock
-		k.nul = k.nul || hasNUL(*value)
 		at, err := time.Parse(time.RFC3339, *value)
 		if err != nil || len(*value) > maxString || at.UTC().Year() >= lastYear {
 			k.refuse("/expires_at", "is no time as in RFC 3339, such as 2026-11-26T16:40:00Z, before the year 9999")
@@ -104,9 +99,6 @@ func (a *API) validateRefund(r intake.Refund) error {
 }
 
 func (k *checker) verdict() error {
-	if k.nul {
-		return errMalformed.because("a string holds the character U+0000")
-	}
 	if len(k.fields) > 0 {
 		return invalid(k.fields...)
 	}
@@ -147,7 +139,6 @@ func (k *checker) metadata(pairs map[string]string) {
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(pairs)) {
-		k.nul = k.nul || hasNUL(name)
 		switch {
 		case utf8.RuneCountInString(name) > maxMetadataValue:
 			k.refuse("/metadata", "has a name longer than 500 characters")

@@ -288,11 +288,6 @@ func openWith(t *testing.T, o postgres.Options) *postgres.DB {
 	return testdb.OpenAt(t, testdb.Reused(t).Pool().Config().ConnString(), o)
 }
 
-func exec(t *testing.T, q postgres.Querier, sql string, args ...any) {
-	t.Helper()
-	testdb.All[any](t, q, sql, args...)
-}
-
 // waitingBetween waits until least to most statements wait for a lock.
 func waitingBetween(t *testing.T, db *postgres.DB, least, most int) {
 	t.Helper()

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/testrun"
@@ -116,6 +115,7 @@ func TestCall_classifiesEveryAnswer(t *testing.T) {
 	}
 }
 
+// What is kept of the provider's texts fits into a jsonb value: JSON allows a NUL and any length.
 func TestErrors_carryWhatTheProviderSays(t *testing.T) {
 	t.Parallel()
 	intent := map[string]any{
@@ -127,22 +127,44 @@ func TestErrors_carryWhatTheProviderSays(t *testing.T) {
 		ID: "pi_1", Status: stripe.RequiresPaymentMethod, Amount: 1999, Currency: "EUR", Reference: "ch_1", Attempted: true,
 		Decline: &stripe.Decline{Code: "card_declined", Message: "for people"}, Created: time.Unix(1700000000, 0).UTC(),
 	}
-	why := stripe.Decline{Code: "card_declined", DeclineCode: "insufficient_funds", Message: "for people"}
-	for name, tc := range map[string]struct {
+	why := func(code, decline, message string) stripe.Decline {
+		return stripe.Decline{Code: code, DeclineCode: decline, Message: message}
+	}
+	type said struct {
 		answer http.HandlerFunc
 		want   stripe.Error
-	}{
+	}
+	limited := func(retryAfter string, want time.Duration) said {
+		return said{
+			answer(429, errorJSON("invalid_request_error", "rate_limit"), "Retry-After", retryAfter),
+			stripe.Error{Kind: stripe.Unavailable, StatusCode: 429, RequestID: "req_1", Why: why("rate_limit", "", "for people"), RetryAfter: want},
+		}
+	}
+	for name, tc := range map[string]said{
 		"decline": {
 			answer(402, errorJSON("card_error", "card_declined", "decline_code", "insufficient_funds", "payment_intent", intent)),
-			stripe.Error{Kind: stripe.Declined, StatusCode: 402, RequestID: "req_1", Why: why, Intent: want},
+			stripe.Error{Kind: stripe.Declined, StatusCode: 402, RequestID: "req_1", Why: why("card_declined", "insufficient_funds", "for people"), Intent: want},
+		},
+		"long texts": {
+			answer(402, errorJSON("card_error", "card_declined", "decline_code", "a\x00b", "message", "\x00x"+strings.Repeat("é", 400))),
+			stripe.Error{Kind: stripe.Declined, StatusCode: 402, RequestID: "req_1", Why: why("card_declined", "ab", "x"+strings.Repeat("é", 249))},
 		},
 		"rejection": {
 			answer(400, errorJSON("invalid_request_error", "resource_missing", "payment_intent", intent)),
-			stripe.Error{Kind: stripe.Rejected, StatusCode: 400, RequestID: "req_1", Why: stripe.Decline{Code: "resource_missing", Message: "for people"}, Intent: want},
+			stripe.Error{Kind: stripe.Rejected, StatusCode: 400, RequestID: "req_1", Why: why("resource_missing", "", "for people"), Intent: want},
 		},
 		"failure": {
 			answer(500, errorJSON("api_error", "")),
-			stripe.Error{Kind: stripe.Failed, StatusCode: 500, RequestID: "req_1", Why: stripe.Decline{Message: "for people"}},
+			stripe.Error{Kind: stripe.Failed, StatusCode: 500, RequestID: "req_1", Why: why("", "", "for people")},
+		},
+		"Retry-After in seconds": limited("7", 7*time.Second), "in years": limited("99999999999", 10*time.Minute),
+		"less than nothing": limited("-5", 0), "nothing": limited("", 0),
+		"on a page of others": {
+			answer(503, html, "Retry-After", "3"),
+			stripe.Error{Kind: stripe.Unavailable, Why: why("", "", "answer 503 was cut or is not in the form of the provider's API")},
+		},
+		"on a strange answer": {
+			answer(200, `{}`, "Retry-After", "2"), stripe.Error{Kind: stripe.Unavailable, Why: why("", "", "the answer holds no payment_intent")},
 		},
 	} {
 		_, err := newClient(t, newProvider(t, tc.answer).URL, 0).ConfirmIntent(t.Context(), "key_1", "pi_1", "")
@@ -158,29 +180,6 @@ func TestDecline_AuthenticationRequired(t *testing.T) {
 	} {
 		if got := d.AuthenticationRequired(); got != want {
 			t.Errorf("%+v: %t, want %t", d, got, want)
-		}
-	}
-}
-
-func TestError_carriesTheProvidersRetryAfter(t *testing.T) {
-	t.Parallel()
-	limited := func(header ...string) http.HandlerFunc {
-		return answer(429, errorJSON("invalid_request_error", "rate_limit"), header...)
-	}
-	for name, tc := range map[string]struct {
-		answer http.HandlerFunc
-		want   time.Duration
-	}{
-		"seconds":             {limited("Retry-After", "7"), 7 * time.Second},
-		"years":               {limited("Retry-After", "99999999999"), 10 * time.Minute},
-		"less than nothing":   {limited("Retry-After", "-5"), 0},
-		"nothing":             {limited(), 0},
-		"on a page of others": {answer(503, html, "Retry-After", "3"), 0},
-		"on a strange answer": {answer(200, `{}`, "Retry-After", "2"), 0},
-	} {
-		_, err := newClient(t, newProvider(t, tc.answer).URL, 0).ConfirmIntent(t.Context(), "key_1", "pi_1", "")
-		if unavailable, ok := errors.AsType[*stripe.Error](err); !ok || unavailable.Kind != stripe.Unavailable || unavailable.RetryAfter != tc.want {
-			t.Errorf("%s: %v, want it unavailable, for %s", name, err, tc.want)
 		}
 	}
 }
@@ -225,20 +224,5 @@ func TestAccount(t *testing.T) {
 		if got != test.want || kind(err) != test.kind || (c.Blocked() != "") != (test.kind == "needs an operator") {
 			t.Errorf("%s: %+v, %v, want %+v and %q; it is blocked by %q", name, got, err, test.want, test.kind, c.Blocked())
 		}
-	}
-}
-
-// What is kept of the provider's texts fits into a jsonb value: JSON allows a NUL
-// and any length.
-func TestDecline_canBeStored(t *testing.T) {
-	t.Parallel()
-	body := `{"error":{"type":"card_error","code":"card_declined","decline_code":"a\u0000b","message":"\u0000` + strings.Repeat("é", 400) + `"}}`
-	_, err := newClient(t, newProvider(t, answer(402, body)).URL, 0).ConfirmIntent(t.Context(), "key", "pi_1", "")
-	declined, ok := errors.AsType[*stripe.Error](err)
-	if !ok {
-		t.Fatalf("ConfirmIntent: %v", err)
-	}
-	if d := declined.Why; d.DeclineCode != "ab" || len(d.Message) > 500 || !utf8.ValidString(d.Message) || !strings.HasPrefix(d.Message, "éé") {
-		t.Errorf("kept %q and %d bytes: %.20q", d.DeclineCode, len(d.Message), d.Message)
 	}
 }
