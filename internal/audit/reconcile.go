@@ -66,13 +66,13 @@ func Reconcile(ctx context.Context, q postgres.Querier, lists Provided) (checks 
 	}
 	withheld := &comparison{noun: kindDispute, took: "withholds", taken: "withheld", moved: func(Listed) bool { return true }}
 	before, err := readMoney(ctx, q)
+	if err == nil {
+		err = charges.list(lists.Payments, nil)
+	}
+	if err == nil {
+		err = cmp.Or(returns.list(lists.Refunds, charges.listed), withheld.list(lists.Disputes, charges.listed))
+	}
 	if err != nil {
-		return nil, nil, err
-	}
-	if err := charges.list(lists.Payments, nil); err != nil {
-		return nil, nil, err
-	}
-	if err := cmp.Or(returns.list(lists.Refunds, charges.listed), withheld.list(lists.Disputes, charges.listed)); err != nil {
 		return nil, nil, err
 	}
 	after, err := readMoney(ctx, q)
