@@ -56,7 +56,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 			return err
 		}
 		w.Metrics.Circuit(stripe.Circuits(), provider.Circuit)
-		w.Metrics.Figures(w.DB, []string{domain.Topic}, receiverNames())
+		w.Metrics.Figures(w.DB, domain.Topic, receiverNames())
 		receivers, err := processors(w, services, m, s)
 		if err != nil {
 			return err
@@ -85,7 +85,7 @@ func (s settings) background(w *service.Service, receivers []receiver) func(ctx 
 		var all sync.WaitGroup
 		defer all.Wait()
 		again := func(failed string, work loop.Work) { all.Go(func() { loop.Run(ctx, w.Log, failed, work) }) }
-		all.Go(func() { (&upkeep.Expired{DB: w.DB, Log: w.Log, InboxWindow: s.InboxRetention}).Run(ctx) })
+		all.Go(func() { upkeep.DeleteExpired(ctx, w.DB, w.Log, s.InboxRetention) })
 		all.Go(func() { books.KeepBalances(ctx, w.Log, w.DB, appended) })
 		again("reading what is paused failed, nothing changes until it is read", func(ctx context.Context) (time.Duration, error) {
 			return pauseInterval, followPauses(ctx, w.DB, receivers)

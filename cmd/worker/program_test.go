@@ -128,7 +128,7 @@ func TestReference_metrics(t *testing.T) {
 	r.Database(db)
 	meter(r)
 	r.Circuit(stripe.Circuits(), func() string { return "" })
-	r.Figures(db, []string{domain.Topic}, receiverNames())
+	r.Figures(db, domain.Topic, receiverNames())
 	arch.Metrics(t, "worker", r)
 }
 

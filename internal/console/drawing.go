@@ -65,7 +65,6 @@ type bar struct {
 type drawing struct {
 	claims   []*claim
 	messages map[string]string // numbers of messages by their ids
-	created  map[string]bool   // charges whose payment the provider has made
 
 	Lanes              []*lane // from left to right, with the workers before the provider
 	Rows               []*row
@@ -83,7 +82,6 @@ var sentences = map[string][]sentence{
 		{"client", "api", "key", "$what", "key $key"},
 		{"api", "database", "key", "key with its answer $status_code", "once: idempotency_keys_once"},
 	},
-	"call":              {{"actor", "provider", "call", "$call", ""}}, // before the event that is about it
 	"event":             {{"actor", "database", "event", "$version $what", "$about"}},
 	"webhook":           {{"actor", "merchant", "call", "$type", "webhook-id $webhook_id"}, {"actor", "database", "event", "$version $what", ""}},
 	"outbox":            {{"", "database", "message", "message queued", "outbox, topic $who: $what"}},
@@ -109,16 +107,13 @@ var picture = template.Must(template.New("lanes.svg").Funcs(template.FuncMap{
 // has the entries beside it as text. What was stored by others is shortened and escaped. Of more than
 // 400 rows the first and the last 200 are drawn.
 func Draw(t audit.Timeline) (template.HTML, error) {
-	d := &drawing{messages: map[string]string{}, created: map[string]bool{}}
-	for _, l := range []lane{
+	d := &drawing{messages: map[string]string{}, Lanes: []*lane{
 		{Name: "client", Width: 80},
 		{Name: "api", Width: 170},
 		{Name: "database", Width: 210},
 		{Name: "provider", Width: 176},
 		{Name: "merchant", Width: 176},
-	} {
-		d.Lanes = append(d.Lanes, &l)
-	}
+	}}
 	d.readClaims(t.Entries)
 	for _, e := range t.Entries {
 		d.add(e)
@@ -225,8 +220,8 @@ func (d *drawing) add(e audit.TimelineEntry) {
 	if special, found := sentences[e.Kind+" "+words["what"]]; found {
 		said = special
 	}
-	if e.Kind == "event" && words["call"] != "" && words["about"] != "" { // it was read
-		said = slices.Concat(sentences["call"], said)
+	if call := calls[e.What]; e.Kind == "event" && call != "" && words["about"] != "" { // it was read
+		said = append([]sentence{{"actor", "provider", "call", call, "$code"}}, said...)
 	}
 	at := e.At
 	if ended, err := time.Parse(time.RFC3339Nano, words["lease_ended_at"]); err == nil && ended.Before(at) {
@@ -246,22 +241,16 @@ func (d *drawing) add(e audit.TimelineEntry) {
 	}
 }
 
-// declined is the type of event whose call depends on the events before it and on its reason.
-var declined = domain.TypeOf(domain.PaymentDeclined{})
-
-// calls are the calls of the provider that events are about, by their types.
+// calls are the texts of the provider's calls that events are about, by the types of these.
 var calls = map[string]string{
 	domain.TypeOf(domain.PaymentStarted{}):       "create the payment",
-	domain.TypeOf(domain.PaymentAttemptFailed{}): "confirm the payment", // or create, by its stage
+	domain.TypeOf(domain.PaymentAttemptFailed{}): "$stage the payment",
 	domain.TypeOf(domain.PaymentCaptured{}):      "confirm the payment",
-	declined:                                     "confirm the payment",
+	domain.TypeOf(domain.PaymentDeclined{}):      "no payment",
 	domain.TypeOf(domain.RefundAttemptFailed{}):  "refund",
 	domain.TypeOf(domain.RefundSucceeded{}):      "refund",
 	domain.TypeOf(domain.RefundFailed{}):         "refund",
 }
-
-// cancellations are the reasons for which payonce cancels a payment.
-var cancellations = []domain.FailureCode{domain.Canceled, domain.Expired, domain.AuthenticationTimeout}
 
 // failure is how the types of events end that are drawn as such.
 var failure = regexp.MustCompile(`(failed|declined|rejected)$`)
@@ -277,14 +266,6 @@ func (d *drawing) words(e audit.TimelineEntry) map[string]string {
 	words["version"] = strconv.Itoa(e.Version)
 	for _, member := range []string{"provider_status", "code", "refund_id", "dispute_id", "payment_intent", "items", "order_id"} {
 		words["about"] = cmp.Or(words["about"], words[member])
-	}
-	switch words["call"] = calls[e.What]; {
-	case words["payment_intent"] != "":
-		d.created[e.ChargeID] = true
-	case e.What == declined && slices.Contains(cancellations, domain.FailureCode(words["code"])):
-		words["call"] = "cancel the payment"
-	case words["stage"] == string(domain.StageCreate), e.What == declined && !d.created[e.ChargeID]:
-		words["call"] = "create the payment"
 	}
 	if _, reason, waits := strings.Cut(words["error"], "waiting: "); waits && e.What == "failed" {
 		words["what"], words["error"] = "waits", reason

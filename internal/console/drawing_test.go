@@ -34,11 +34,9 @@ func TestDraw(t *testing.T) {
 // TestDraw_callsOfTheProvider: an event that is about a call is drawn with the call before it.
 func TestDraw_callsOfTheProvider(t *testing.T) {
 	t.Parallel()
-	const create, confirm, cancel = "create the payment", "confirm the payment", "cancel the payment"
+	const create, confirm = "create the payment", "confirm the payment"
 	started, captured := domain.PaymentStarted{PaymentIntent: "pi_1"}, domain.PaymentCaptured{PaymentIntent: "pi_1"}
-	declined := func(code domain.FailureCode) domain.Event {
-		return domain.PaymentDeclined{Failure: domain.Failure{Code: code}}
-	}
+	declined := domain.PaymentDeclined{Failure: domain.Failure{Code: domain.CardDeclined}}
 	type events = []domain.Event
 	for name, test := range map[string]struct {
 		events events
@@ -47,11 +45,7 @@ func TestDraw_callsOfTheProvider(t *testing.T) {
 		"captured":                   {events{started, captured}, []string{create, confirm}},
 		"a failed creation":          {events{domain.PaymentAttemptFailed{Stage: domain.StageCreate}}, []string{create}},
 		"a failed confirmation":      {events{domain.PaymentAttemptFailed{Stage: domain.StageConfirm}}, []string{confirm}},
-		"declined":                   {events{started, declined(domain.CardDeclined)}, []string{create, confirm}},
-		"declined at its creation":   {events{declined(domain.ProviderRefused)}, []string{create}},
-		"canceled":                   {events{started, declined(domain.Canceled)}, []string{create, cancel}},
-		"expired":                    {events{started, declined(domain.Expired)}, []string{create, cancel}},
-		"not authenticated":          {events{started, declined(domain.AuthenticationTimeout)}, []string{create, cancel}},
+		"declined":                   {events{started, declined}, []string{create, "no payment"}},
 		"a failed attempt to refund": {events{domain.RefundAttemptFailed{RefundID: "re_1"}}, []string{"refund"}},
 		"refunded":                   {events{domain.RefundSucceeded{RefundID: "re_1"}}, []string{"refund"}},
 		"a failed refund":            {events{domain.RefundFailed{RefundID: "re_1"}}, []string{"refund"}},

@@ -92,20 +92,13 @@ const selectReadOnly = `
 -- program.selectReadOnly
 select current_setting('transaction_read_only')::boolean`
 
-// current checks that the database has every migration that the program needs.
-func current(ctx context.Context, q postgres.Querier) (why string, err error) {
-	lacks, err := version.Pending(ctx, q)
-	if lacks {
-		why = "the database lacks a migration: run payonce migrate"
-	}
-	return why, err
-}
+var errLacksMigration = errors.New("the database lacks a migration: run payonce migrate")
 
 // Migrated refuses a database that lacks a migration.
 func Migrated(ctx context.Context, q postgres.Querier) error {
-	why, err := current(ctx, q)
-	if err == nil && why != "" {
-		err = errors.New(why)
+	lacks, err := version.Pending(ctx, q)
+	if err == nil && lacks {
+		err = errLacksMigration
 	}
 	return err
 }
@@ -144,7 +137,10 @@ func (r *Readiness) check(ctx context.Context) (why string, err error) {
 	case r.db.Committer().Stalled():
 		return "the database confirms no commit: its synchronous standby is away, or it hangs", nil
 	}
-	if why, err = current(ctx, conn); why == "" && err == nil && r.Own != nil {
+	switch err = Migrated(ctx, conn); {
+	case errors.Is(err, errLacksMigration):
+		return err.Error(), nil
+	case err == nil && r.Own != nil:
 		why = r.Own(ctx)
 	}
 	return why, err

@@ -44,7 +44,7 @@ type figures struct {
 	*Registry
 
 	db        postgres.Querier
-	topics    []string
+	topic     string
 	receivers []string
 	described map[string]*prometheus.Desc
 
@@ -54,10 +54,10 @@ type figures struct {
 	shown  []prometheus.Metric
 }
 
-// Figures adds what the database alone knows, of these topics of the outbox and receivers of
+// Figures adds what the database alone knows, of a topic of the outbox and receivers of
 // messages. Figures is called at most once.
-func (r *Registry) Figures(db postgres.Querier, topics, receivers []string) {
-	f := &figures{Registry: r, db: db, topics: topics, receivers: receivers, described: map[string]*prometheus.Desc{}}
+func (r *Registry) Figures(db postgres.Querier, topic string, receivers []string) {
+	f := &figures{Registry: r, db: db, topic: topic, receivers: receivers, described: map[string]*prometheus.Desc{}}
 	for _, m := range allFigures {
 		f.described[m.Name] = prometheus.NewDesc(m.Name, m.Help, r.describe(m), nil)
 	}
@@ -98,7 +98,7 @@ func (f *figures) readAll() (shown []prometheus.Metric, err error) {
 		args    []any
 	}{
 		{"the inbox", selectBacklog, []any{f.receivers, countedAtMost}},
-		{"the outbox", selectUnread, []any{countedAtMost, f.topics}},
+		{"the outbox", selectUnread, []any{countedAtMost, f.topic}},
 		{"the last audits", selectAudits, nil},
 		{"what is paused", selectPaused, []any{f.receivers}},
 	} {
@@ -182,21 +182,19 @@ select 'payonce_inbox_oldest_age_seconds', array[r.receiver], coalesce(greatest(
    and f.status <> 'dead'
  group by r.receiver`
 
-// selectUnread counts the messages of each topic. One that was received is deleted.
+// selectUnread counts the messages of a topic. One that was received is deleted.
 const selectUnread = `
 -- telemetry.selectUnread
-select 'payonce_outbox_unread_messages', array[topic], (
+select 'payonce_outbox_unread_messages', array[$2], (
          select count(*)
-           from (select from outbox m where m.topic = t.topic limit $1) unread)::float8
-  from unnest($2::text[]) as t (topic)
+           from (select from outbox where topic = $2 limit $1) unread)::float8
  union all
-select 'payonce_outbox_unread_age_seconds', array[topic], coalesce((
-         select extract(epoch from clock_timestamp() - m.created_at)
-           from outbox m
-          where m.topic = t.topic
-          order by m.id
-          limit 1), 0)::float8
-  from unnest($2::text[]) as t (topic)`
+select 'payonce_outbox_unread_age_seconds', array[$2], coalesce((
+         select extract(epoch from clock_timestamp() - created_at)
+           from outbox
+          where topic = $2
+          order by id
+          limit 1), 0)::float8`
 
 const selectAudits = `
 -- telemetry.selectAudits

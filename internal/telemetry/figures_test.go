@@ -30,7 +30,7 @@ func (c *counting) Query(ctx context.Context, sql string, args ...any) (pgx.Rows
 func figures(q postgres.Querier) (*telemetry.Registry, *clock, *testrun.Log) {
 	m, clock, log := registry()
 	m.Patient(testrun.Stall)
-	m.Figures(q, []string{"charges"}, []string{"fulfillment", "notification"})
+	m.Figures(q, "charges", []string{"fulfillment", "notification"})
 	return m, clock, log
 }
 

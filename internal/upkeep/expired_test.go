@@ -18,18 +18,13 @@ import (
 
 // keeper is a job under test: it keeps messages of the inbox for two hours.
 type keeper struct {
-	*upkeep.Expired
-
-	log testrun.Log
+	db     *postgres.DB
+	window time.Duration
+	log    testrun.Log
 }
 
 func newKeeper(db *postgres.DB) *keeper {
-	k := &keeper{}
-	k.Expired = &upkeep.Expired{
-		DB: db, Log: slog.New(slog.NewTextHandler(&k.log, nil)),
-		InboxWindow: 2 * time.Hour,
-	}
-	return k
+	return &keeper{db: db, window: 2 * time.Hour}
 }
 
 // start runs the job until stop, or until the test ends.
@@ -37,7 +32,10 @@ func (k *keeper) start(t *testing.T) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { k.Run(ctx); close(ended) }()
+	go func() {
+		upkeep.DeleteExpired(ctx, k.db, slog.New(slog.NewTextHandler(&k.log, nil)), k.window)
+		close(ended)
+	}()
 	stop = func() {
 		cancel()
 		testrun.Receive(t, "the end of the job", ended)
@@ -132,7 +130,7 @@ func TestExpired(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		k := newKeeper(db)
-		k.InboxWindow = time.Second // so that a round begins four times a second
+		k.window = time.Second // so that a round begins four times a second
 		stop := k.start(t)
 		testdb.Exec(t, db.Pool(), `create table first as select sum(xact_commit) as n from pg_stat_database where datname = current_database()`)
 		testrun.Row(t, db, `select sum(xact_commit) > (select n + 20 from first) from pg_stat_database where datname = current_database()`)
