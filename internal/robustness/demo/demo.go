@@ -24,8 +24,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
@@ -56,8 +58,16 @@ type Demo struct {
 	Show func(ctx context.Context, database string)
 	Now  func() time.Time
 
-	stage
+	merchant
 	evidence
+
+	// What the demo runs on: two apis, two workers and a sandbox of its own with a database, or
+	// services that run already.
+	world  harness.World                 // without programs, if they run already
+	db     *pgxpool.Pool                 // the service's database
+	server *local.Server                 // nil if it is another's
+	killed string                        // what a kill is here
+	ends   []func(context.Context) error // which close calls, the last one first
 
 	acting sync.Mutex      // one action at a time, and none while the demo audits or ends
 	flows  context.Context // ends with the demo; nil before charges can be sent

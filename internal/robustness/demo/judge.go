@@ -18,7 +18,7 @@ const (
 	oneAnswer     = "observed: one answer per key, byte for byte"
 	endsAsPlanned = "observed: every charge and refund ends as planned"
 	notifiedOnce  = "observed: the merchant is notified of each outcome once"
-	allFaults     = "chaos: every fault happened, and no program ended by itself"
+	allFaults     = "chaos: every fault happened, and no program ended without a kill"
 )
 
 // leastWorkerKills is how many workers must have been killed for a run to prove something.
@@ -91,11 +91,10 @@ refunds   %s
 requests  %d sent with a key: %d replayed, %d unanswered, %d refused as retryable
 provider  %d requests, %d duplicates suppressed; %d webhooks received, %d redelivered
 webhooks  %d events of the provider, sent again %d times in all
-broken    %s
 `, enumerate(charges), enumerate(refunds),
 		d.Requests.Load(), d.Replays.Load(), d.Unanswered.Load(), d.TurnedAway.Load(),
 		d.books.Requests, d.books.DuplicatesSuppressed, len(d.books.Notifications), d.books.Redelivered(),
-		d.repeated.Events, d.repeated.Sent, d.broken())
+		d.repeated.Events, d.repeated.Sent)
 }
 
 // enumerate counts outcomes. Of a refusal it shows the last part of the problem's type.

@@ -18,19 +18,6 @@ import (
 	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
-// stage is what a demo runs on: two apis, two workers and a sandbox of its own with a database, or
-// services that run already.
-type stage struct {
-	merchant
-
-	world  harness.World // without programs, if they run already
-	db     *pgxpool.Pool // the service's database
-	server *local.Server // nil if it is another's
-	killed string        // what a kill is here
-
-	ends []func(context.Context) error // which close calls, the last one first
-}
-
 // The address and the API key for visitors are those of the README. Another address is taken where
 // this one is in use.
 const (
@@ -44,7 +31,7 @@ const (
 	programsOfKind = 2
 )
 
-// open opens the stage with this stock. What it has opened when it returns an error is for close too.
+// open opens what the demo runs on, with this stock. What it has opened when it returns an error is for close too.
 func (d *Demo) open(ctx context.Context, stock ...string) (err error) {
 	if d.Running != nil {
 		return d.join(ctx)
@@ -161,10 +148,10 @@ func isFree(ctx context.Context, address string) bool {
 }
 
 // await waits until a query returns true.
-func (s *stage) await(ctx context.Context, sql string, args ...any) error {
+func (d *Demo) await(ctx context.Context, sql string, args ...any) error {
 	for {
 		var yes bool
-		if err := s.db.QueryRow(ctx, sql, args...).Scan(&yes); err != nil || yes {
+		if err := d.db.QueryRow(ctx, sql, args...).Scan(&yes); err != nil || yes {
 			return err
 		}
 		if err := harness.Wait(ctx, 5*time.Millisecond); err != nil {
@@ -184,25 +171,25 @@ select not exists (select from inbox where status in ('pending', 'running') and 
           where (e.txid, e.position) > (f.txid, f.position))`
 
 // quiet waits until nothing is left to do, with or without what waits for an external service.
-func (s *stage) quiet(ctx context.Context, waiting bool) error {
-	return s.await(ctx, isQuiet, waiting)
+func (d *Demo) quiet(ctx context.Context, waiting bool) error {
+	return d.await(ctx, isQuiet, waiting)
 }
 
 // introduction is what a visitor needs to look around, and to break things.
-func (s *stage) introduction() string {
+func (d *Demo) introduction() string {
 	var text strings.Builder
 	var names []string
 	for _, e := range entries("action") {
 		names = append(names, e["action"])
 	}
 	line := func(name, value string) { fmt.Fprintf(&text, "  %-10s %s\n", name, value) }
-	for _, p := range s.world.Processes() {
+	for _, p := range d.world.Processes() {
 		line(p.Name(), p.URL())
 	}
-	line("contract", s.world.APIs[0].URL()+"/openapi.yaml")
-	line("books", s.world.Sandbox.URL()+"/books")
-	line("database", s.world.Service)
-	line("logs", s.world.Log)
+	line("contract", d.world.APIs[0].URL()+"/openapi.yaml")
+	line("books", d.world.Sandbox.URL()+"/books")
+	line("database", d.world.Service)
+	line("logs", d.world.Log)
 	line("API key", visitorsKey)
 	return text.String() + "everything stays up until Ctrl-C\nto break something, type one of: " + strings.Join(names, ", ") +
 		"\nto remove a guard from another payonce, type its name, which payonce demo --break list lists"
@@ -228,7 +215,7 @@ type Running struct {
 	ProviderURL string `env:"STRIPE_API_BASE,required"`
 }
 
-// join makes a stage of services that run already.
+// join takes services that run already.
 func (d *Demo) join(ctx context.Context) (err error) {
 	if d.world.Payonce, err = os.Executable(); err != nil {
 		return err
@@ -248,8 +235,8 @@ select count(*) filter (where pg_terminate_backend(pid)) > 0
 
 // cutSessions ends the database sessions of the apis or the workers. A program that was cut just now
 // has none for a while.
-func (s *stage) cutSessions(ctx context.Context, program string) error {
+func (d *Demo) cutSessions(ctx context.Context, program string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	return s.await(ctx, cutSessions, program)
+	return d.await(ctx, cutSessions, program)
 }
