@@ -100,7 +100,7 @@ var kinds = []kind{
 	{visa, `[{"sku":"tshirt","quantity":1},{"sku":"unicorn","quantity":1}]`, "unknown_sku", nil, ""},
 }
 
-// newCharges are n charges, as many of each kind. The same seed, number and name give the same ones. The name
+// newCharges are n charges, equally many of each kind. The same seed, number and name give the same ones. The name
 // separates the orders and keys of one run from those of another.
 func newCharges(seed uint64, n int, name string) (all []*charge) {
 	r := mathrand.New(mathrand.NewPCG(seed, 0)) //nolint:gosec // charges must be repeatable, not secret
