@@ -86,7 +86,7 @@ func keptUp(t *testing.T, s *stage) {
 		}
 	}
 	for _, action := range actions {
-		do(action, map[bool]string{true: "^10 requests.* 1 different answer;", false: "^([^f]|fo)"}[action == "send-10"])
+		do(action, map[bool]string{true: "^10 requests.* 1 different answer", false: "^([^f]|fo)"}[action == "send-10"])
 	}
 	do("no-such-action", "^failed")
 	env := map[string]string{"DATABASE_URL": said(`^  database +(\S+)$`), "STRIPE_SECRET_KEY": "sk_test_demo", "STRIPE_API_BASE": said(`^  sandbox +(\S+)$`)}

@@ -60,23 +60,33 @@ func (a auditCmd) Run(ctx context.Context, c *console, db *postgres.DB, client *
 		if !a.Quiet {
 			fmt.Fprintf(p, "The workers had audited what was recorded before %s, and found %d violations since the audit before this one.\n\n",
 				before.Until.UTC().Format(time.RFC3339), before.New)
-			table(p, report.Checks, columns[audit.Check]{"CHECK\tCHECKED\tVIOLATED\tRESULT", func(c audit.Check) []any {
-				return []any{c.Name, c.Checked, c.Violated, map[bool]string{true: "ok", false: "VIOLATED"}[c.Violated == 0]}
-			}})
+			printChecks(p, report.Checks)
 		}
-		for _, c := range report.Checks {
-			for _, example := range c.Examples {
-				fmt.Fprintf(p, "%s: %s\n", c.Name, oneLine(example))
-			}
-			if more := c.Violated - int64(len(c.Examples)); more > 0 {
-				fmt.Fprintf(p, "%s: and %d more of %d\n", c.Name, more, c.Checked)
-			}
-		}
+		printViolations(p, report.Checks)
 	})
 	if unfinished == nil && !report.OK {
 		return errFound
 	}
 	return unfinished
+}
+
+// printChecks prints a line for each check.
+func printChecks(p io.Writer, checks []audit.Check) {
+	table(p, checks, columns[audit.Check]{"CHECK\tCHECKED\tVIOLATED\tRESULT", func(c audit.Check) []any {
+		return []any{c.Name, c.Checked, c.Violated, map[bool]string{true: "ok", false: "VIOLATED"}[c.Violated == 0]}
+	}})
+}
+
+// printViolations prints a line for each violation that a check keeps.
+func printViolations(p io.Writer, checks []audit.Check) {
+	for _, c := range checks {
+		for _, example := range c.Examples {
+			fmt.Fprintf(p, "%s: %s\n", c.Name, oneLine(example))
+		}
+		if more := c.Violated - int64(len(c.Examples)); more > 0 {
+			fmt.Fprintf(p, "%s: and %d more of %d\n", c.Name, more, c.Checked)
+		}
+	}
 }
 
 // reconcile adds what the provider's lists show to the report and, with --repair, lets the workers

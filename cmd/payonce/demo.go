@@ -2,17 +2,22 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/payonce/payonce/internal/audit"
 	web "github.com/payonce/payonce/internal/console"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/robustness/demo"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 type demoCmd struct {
@@ -26,58 +31,107 @@ type demoCmd struct {
 
 // Run plays the demo. It ignores DATABASE_URL unless the services run already,
 // so that a developer's own database is never touched.
-func (d demoCmd) Run(ctx context.Context, c *console) error {
-	o := demo.Options{
+func (d demoCmd) Run(ctx context.Context, c *console) (err error) {
+	played := &demo.Demo{
 		Charges:  d.Charges,
 		Seed:     d.Seed,
 		Keep:     d.Keep,
-		JSON:     c.json,
 		Database: d.Database,
-		Stdout:   os.Stdout,
-		Say:      func(line string) { fmt.Fprintln(os.Stderr, line) },
-		Lab:      &demo.Lab{},
 		Commands: os.Stdin,
+		Say:      func(line string) { c.remark("%s\n", line) },
+		Report:   c.showDemo,
 		Now:      time.Now,
 	}
 	if d.Break != "" {
-		return demo.Break(ctx, o, d.Break)
+		return d.showGuards(ctx, c, played)
 	}
+	url := ""
 	if d.Running {
 		running, err := program.Load[demo.Running](program.Environ())
 		if err != nil {
 			return err
 		}
-		o.Running, o.ConsoleURL = &running, running.ConsoleURL
-	} else if err := serveDemo(ctx, &o); err != nil {
+		played.Running, url = &running, running.ConsoleURL
+	} else if url, err = serveDemo(ctx, played); err != nil {
 		return err
 	}
-	return demo.Run(ctx, o)
+	if url != "" {
+		c.remark("console: %s\n", url)
+	}
+	return played.Run(ctx)
 }
 
-// serveDemo serves the console of a demo, which logs nothing. It listens on CONSOLE_ADDR, or on
-// another port where that one is in use.
-func serveDemo(ctx context.Context, o *demo.Options) error {
+// showDemo prints the audit of a demo as payonce audit prints its own.
+func (c *console) showDemo(found harness.Audit) {
+	var checks []audit.Check
+	for _, f := range found.Checks {
+		checks = append(checks, audit.Check{Name: f.Name, Checked: int64(f.Checked), Violated: int64(f.Violated), Examples: f.Examples})
+	}
+	c.show(found, func(p io.Writer) {
+		printChecks(p, checks)
+		fmt.Fprintln(p)
+		printViolations(p, checks)
+		fmt.Fprintln(p, map[bool]string{true: "every promise held", false: "not every promise held"}[found.OK])
+	})
+}
+
+// showGuards runs the guard lab, or lists its guards.
+func (d demoCmd) showGuards(ctx context.Context, c *console, lab *demo.Demo) error {
+	if d.Break == "list" {
+		showList(c, demo.Guards(), columns[demo.Guard]{"GUARD\tKIND\tFAULT\tVIOLATED WITHOUT IT", func(g demo.Guard) []any {
+			return []any{g.Name, g.Kind, g.Fault, g.Violates()}
+		}})
+		return nil
+	}
+	findings, err := lab.Break(ctx, d.Break)
+	if findings == nil {
+		return err
+	}
+	c.show(map[string]any{"ok": err == nil, "guards": findings}, func(p io.Writer) {
+		for _, f := range findings {
+			fmt.Fprintf(p, "\n%s: %s\n  removed    %s: %s\n  fault      %s\n", f.Name, f.Verdict(), f.Kind, strings.Join(strings.Fields(f.Remove), " "), f.Fault)
+			for _, check := range f.Violated {
+				fmt.Fprintf(p, "  violated   %s, for example %s\n", check.Name, oneLine(check.Examples[0]))
+			}
+			fmt.Fprintf(p, "  the charge %s\n", f.Charge)
+			for _, text := range f.Timelines {
+				var timeline audit.Timeline
+				if c.err = json.Unmarshal(text, &timeline); c.err != nil {
+					return
+				}
+				fmt.Fprintln(p)
+				printTimeline(p, timeline)
+			}
+		}
+	})
+	return err
+}
+
+// serveDemo serves the console of a demo, which logs nothing, and returns its URL. It listens on
+// CONSOLE_ADDR, or on another port where that one is in use.
+func serveDemo(ctx context.Context, d *demo.Demo) (url string, err error) {
 	s, err := program.Load[web.Settings](program.Environ())
 	if err != nil {
-		return err
+		return "", err
 	}
 	listener, err := program.Listen(ctx, "CONSOLE_ADDR", s.Addr)
 	if err != nil {
 		if listener, err = program.Listen(ctx, "CONSOLE_ADDR", "127.0.0.1:0"); err != nil {
-			return err
+			return "", err
 		}
 	}
 	var actions []web.Action
-	for _, a := range o.Lab.Actions() {
-		actions = append(actions, web.Action{Name: a.Name, Group: a.Group, Title: a.Title, What: a.What, Shows: a.Shows})
+	for _, a := range demo.Actions() {
+		actions = append(actions, web.Action(a))
 	}
-	c := web.New(web.Options{Actions: actions, Do: o.Lab.Do, Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	c := web.New(web.Options{Actions: actions, Do: d.Do, Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	go func() { _ = c.Serve(ctx, listener) }() // it ends with the program
-	o.ConsoleURL = "http://" + listener.Addr().String()
-	o.Show = func(ctx context.Context, url string) error {
-		return c.Run(ctx, url, postgres.Options{AllowPlaintext: true})
+	d.Show = func(ctx context.Context, url string) {
+		if err := c.Run(ctx, url, postgres.Options{AllowPlaintext: true}); err != nil && ctx.Err() == nil {
+			d.Say("the console shows nothing: " + err.Error())
+		}
 	}
-	return nil
+	return "http://" + listener.Addr().String(), nil
 }
 
 type consoleCmd struct{}

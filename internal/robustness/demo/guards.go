@@ -4,16 +4,15 @@ import (
 	"cmp"
 	"context"
 	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/internal/robustness/harness"
@@ -35,9 +34,12 @@ type Guard struct {
 	scene entry // by which the fault is inflicted; without an order all faults are
 }
 
-// entry is an action or a guard of lab.txt: its members by their names. A scene sends the requests
-// for an order, and then runs a statement by hand, or sends them at once so that they meet at a
-// table which so many sessions wait for. $n numbers requests, $try attempts.
+// Violates names the checks that are violated without the guard.
+func (g Guard) Violates() string { return cmp.Or(strings.Join(g.Red, "; "), "nothing") }
+
+// entry is an action or a guard of lab.txt: its members by their names. A scene sends a request for
+// an order, and then runs a statement by hand; or it sends several requests, which meet. $n numbers requests,
+// $try attempts.
 type entry map[string]string
 
 //go:embed lab.txt
@@ -59,8 +61,8 @@ func entries(sort string) (all []entry) {
 	return all
 }
 
-// Guards are the guards of the lab, in the order in which `--break all` removes them. The last
-// entry removes guards that stand behind others: without them nothing is violated.
+// Guards are the guards of the lab, in the order in which `--break all` removes them. The first
+// entry removes none, and the last one those that stand behind others: nothing is violated.
 func Guards() (all []Guard) {
 	for _, e := range entries("guard") {
 		red := strings.FieldsFunc(e["violated"], func(r rune) bool { return r == '\n' })
@@ -69,157 +71,196 @@ func Guards() (all []Guard) {
 	return all
 }
 
-// sceneStock is the supply of the articles of the guard lab.
-var sceneStock = []string{"mug=10", "last=1", "gone=1"}
-
-// inflict inflicts the guard's fault, which leaves payonce sound as long as all guards are there. It
-// returns the charges whose timelines show what happened.
-func (g Guard) inflict(ctx context.Context, s *stage) (shown []string, err error) {
-	switch {
-	case g.scene["order"] == "":
-		for _, other := range Guards() {
-			if err == nil && other.scene["order"] != "" {
-				shown, err = other.inflict(ctx, s)
-			}
-		}
-	case g.scene["hand"] != "":
-		shown, err = s.byHand(ctx, g.scene)
-	default:
-		if _, err = s.db.Exec(ctx, g.scene["before"]); err == nil {
-			shown, err = s.rivals(ctx, g.scene)
-			_, undone := s.db.Exec(ctx, g.scene["after"])
-			err = errors.Join(err, undone)
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", g.Fault, err)
-	}
-	return shown, nil
+// Finding is what the audit found after a guard was removed.
+type Finding struct {
+	Guard
+	Violated []harness.Check `json:"violated"`
+	// Timelines are those of the first two charges that the fault has met.
+	Timelines []json.RawMessage `json:"timelines"`
+	// AsExpected says that the checks which are violated are those of the guard.
+	AsExpected bool `json:"as_expected"`
 }
 
-// byHand runs a statement that a guard may refuse, after a charge.
-func (s *stage) byHand(ctx context.Context, scene entry) ([]string, error) {
-	id, err := s.endedCharge(ctx, scene["order"], scene["sku"])
-	if err == nil {
-		_, err = s.db.Exec(ctx, strings.ReplaceAll(scene["hand"], "$charge", id))
+// Verdict is the finding in one line.
+func (f Finding) Verdict() string {
+	var red []string
+	for _, check := range f.Violated {
+		red = append(red, fmt.Sprintf("%s (%d of %d)", check.Name, check.Violated, check.Checked))
 	}
+	text := cmp.Or(strings.Join(red, "; "), "nothing")
+	if !f.AsExpected {
+		return fmt.Sprintf("violated: %s; expected: %s", text, f.Violates())
+	}
+	return "violated, as expected: " + text
+}
+
+// Break removes one guard from a payonce on a server of its own, and no program is changed. It
+// inflicts the guard's fault, and returns what the audit found and what happened to the charge. It
+// returns ErrBroken too if other checks are violated than the guard's. all removes each guard in turn.
+func (d *Demo) Break(ctx context.Context, name string) (all []Finding, err error) {
+	guards := Guards()
+	if name != "all" {
+		guards = slices.DeleteFunc(guards, func(g Guard) bool { return g.Name != name })
+	}
+	if len(guards) == 0 {
+		return nil, fmt.Errorf("--break %s: there is no such guard; --break list lists them", name)
+	}
+	d.say("payonce demo --break %s: on a throw-away PostgreSQL server, which is removed in the end", name)
+	defer func() { err = errors.Join(err, d.close(ctx)) }()
+	if err := d.build(ctx); err != nil {
+		return nil, err
+	}
+	var wrong []string
+	for _, g := range guards {
+		f, err := d.without(ctx, g, d.Say)
+		if err != nil {
+			return nil, fmt.Errorf("without %s: %w", g.Name, err)
+		}
+		d.say("%s: %s", g.Name, f.Verdict())
+		all = append(all, f)
+		if !f.AsExpected {
+			wrong = append(wrong, g.Name)
+		}
+	}
+	if wrong != nil {
+		err = fmt.Errorf("%w: other checks than expected without %s", ErrBroken, strings.Join(wrong, ", "))
+	}
+	return all, err
+}
+
+// without runs another payonce without a guard. It uses the demo's programs, and nothing else of it.
+func (d *Demo) without(ctx context.Context, g Guard, say func(string)) (f Finding, err error) {
+	const timeout, tries = 2 * time.Minute, 5
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	other := &Demo{Say: say, Now: d.Now}
+	other.world.Binaries = d.world.Binaries
+	defer func() { err = errors.Join(err, other.close(ctx)) }()
+	stock := []string{"mug=10", "gone=1"}
+	for try := range tries {
+		stock = append(stock, fmt.Sprintf("last-%d=1", try))
+	}
+	if err := other.open(ctx, stock...); err != nil {
+		return f, err
+	}
+	other.say("without %s: %s", g.Name, g.Fault)
+	if _, err := other.db.Exec(ctx, g.Remove); err != nil {
+		return f, fmt.Errorf("remove it: %w", err)
+	}
+	var audit harness.Audit
+	var shown []string
+	for try := 0; try < tries && (try == 0 || len(g.Red) > 0 && audit.OK); try++ { // on a busy machine requests may not meet
+		if shown, err = other.inflict(ctx, g.scene, strconv.Itoa(try)); err == nil {
+			err = other.quiet(ctx, false)
+		}
+		if err != nil {
+			return f, err
+		}
+		other.say("auditing")
+		if audit, err = other.world.Audit(ctx); err != nil {
+			return f, err
+		}
+	}
+	f = Finding{Guard: g, Violated: audit.Red(), AsExpected: audit.Violated() == strings.Join(g.Red, "; ")}
+	for _, charge := range shown[:min(2, len(shown))] {
+		timeline, err := other.world.Run(ctx, "timeline", charge, "--json")
+		if err != nil {
+			return f, err
+		}
+		f.Timelines = append(f.Timelines, timeline)
+	}
+	return f, nil
+}
+
+// inflict inflicts the fault of a scene, or of each, which leaves payonce sound as long as all guards are
+// there. It returns the charges whose timelines show what happened.
+func (d *Demo) inflict(ctx context.Context, scene entry, try string) (shown []string, err error) {
+	if scene["order"] == "" {
+		for _, other := range entries("order") {
+			if shown, err = d.inflict(ctx, other, try); err != nil {
+				return nil, fmt.Errorf("%s: %w", other["fault"], err)
+			}
+		}
+		return shown, nil
+	}
+	if scene["requests"] != "" {
+		_, err := d.db.Exec(ctx, scene["before"])
+		if err == nil {
+			shown, err = d.race(ctx, scene, try)
+		}
+		_, undone := d.db.Exec(ctx, scene["after"])
+		return shown, errors.Join(err, undone)
+	}
+	own, err := d.endedCharge(ctx, scene, try)
+	if err != nil {
+		return nil, err
+	}
+	_, err = d.db.Exec(ctx, strings.ReplaceAll(scene["hand"], "$charge", chargeIn(own)))
 	if refused, is := errors.AsType[*pgconn.PgError](err); is && strings.HasPrefix(refused.Code, "23") {
 		err = nil
 	}
-	return []string{id}, err
+	return []string{chargeIn(own)}, err
 }
 
-// rivals sends requests that meet, until several made something: on a busy machine the apis decide
-// one after another, and an api waits for a lock for milliseconds at a time.
-func (s *stage) rivals(ctx context.Context, scene entry) (shown []string, err error) {
-	const tries = 5
-	made := 0
-	for try := 0; try < tries && made < 2 && err == nil; try++ {
-		shown, made, err = s.meet(ctx, scene, strconv.Itoa(try))
-	}
-	return shown, err
-}
-
-// meet sends the requests of a scene once. Of a refund the workers go on when all are stored, so
-// that they read them at once.
-func (s *stage) meet(ctx context.Context, scene entry, try string) (shown []string, made int, err error) {
-	fill := func(name string, i int) string {
-		return strings.NewReplacer("$try", try, "$n", strconv.Itoa(i)).Replace(scene[name])
-	}
+// race sends the requests of a scene while the apis and the workers are paused. The apis begin all of
+// them at once, and the workers read at once what they have stored.
+func (d *Demo) race(ctx context.Context, scene entry, try string) (shown []string, err error) {
+	const pause = 200 * time.Millisecond // until all requests have arrived
 	path := chargesPath
 	if scene["refund"] != "" {
-		id, err := s.endedCharge(ctx, fill("order", 0), "")
+		own, err := d.endedCharge(ctx, scene, try)
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
-		defer func() { err = errors.Join(err, s.workers((*harness.Process).Resume)) }() // of a pause that fails halfway too
-		if err := s.workers((*harness.Process).Pause); err != nil {
-			return nil, 0, err
+		path = own + "/refunds"
+	}
+	for _, p := range slices.Concat(d.world.APIs, d.world.Workers) {
+		defer func() { _ = p.Resume() }() // fails only if it has ended, and then no answer comes
+		if err := p.Pause(); err != nil {
+			return nil, err
 		}
-		shown, path = []string{id}, chargesPath+"/"+id+"/refunds"
-	}
-	var mu sync.Mutex
-	ids := map[string]bool{}
-	err = s.hold(ctx, scene, func(i int) {
-		body := cmp.Or(scene["refund"], string(sceneCharge(fill("order", i), scene["sku"])))
-		for _, answer := range s.PostAll(ctx, 1, path, fill("key", i), []byte(body)) {
-			mu.Lock()
-			defer mu.Unlock()
-			if id := answer.Member("id"); id != "" {
-				ids[id] = true
-			}
-		}
-	})
-	if shown == nil {
-		shown = slices.Sorted(maps.Keys(ids))
-		if !oneKey(scene) {
-			shown = shown[:min(1, len(shown))]
-		}
-	}
-	return shown, len(ids), err
-}
-
-// oneKey says that the requests of a scene are one request, sent several times.
-func oneKey(scene entry) bool { return !strings.Contains(scene["key"], "$n") }
-
-// sceneCharge is a request for a charge of 10.00 of a SKU, or of none.
-func sceneCharge(order, sku string) []byte {
-	body := map[string]any{"order_id": order, "amount": 1000, "currency": "EUR", "payment_method": visa}
-	if sku != "" {
-		body["items"] = []item{{sku, 1}}
-	}
-	return encode(body)
-}
-
-// endedCharge is a charge that has succeeded and has no work left.
-func (s *stage) endedCharge(ctx context.Context, key, sku string) (string, error) {
-	answers := s.PostAll(ctx, 1, chargesPath, key, sceneCharge(key, sku))
-	if len(answers) == 0 {
-		return "", context.Cause(ctx)
-	}
-	if id := answers[0].Member("id"); id != "" {
-		return id, s.quiet(ctx, false)
-	}
-	return "", fmt.Errorf("charge %s: answered %+v", key, answers[0])
-}
-
-// selectWaiting returns whether so many sessions wait for the table that hold has locked.
-const selectWaiting = `
-select count(*) >= $1
-  from pg_locks waits
-  join pg_locks held using (database, relation)
- where held.mode = 'ExclusiveLock'
-   and held.granted
-   and not waits.granted`
-
-// hold locks the table of a scene against writers, begins its requests at once, and unlocks the table
-// when so many sessions wait for it: a pause later, but for requests with one key, since an api
-// waits for the use of a key no longer. It returns when the requests have. The lock has no
-// transaction id, so it does not hold back the followers of the ledger.
-func (s *stage) hold(ctx context.Context, scene entry, send func(int)) error {
-	table, sessions, _ := strings.Cut(scene["meet"], " ")
-	pause := 300 * time.Millisecond
-	if oneKey(scene) {
-		pause = 0
 	}
 	n, _ := strconv.Atoi(scene["requests"]) // the text is a part of the program
+	answers := make([][]harness.Answer, n)
 	var sending sync.WaitGroup
-	defer sending.Wait()
-	return pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "lock table "+table+" in exclusive mode"); err != nil {
-			return err
+	for n := range answers {
+		sending.Go(func() {
+			body := cmp.Or(scene["refund"], scene.charge(try, n))
+			answers[n] = d.PostAll(ctx, 1, path, scene.fill("key", try, n), []byte(body))
+		})
+	}
+	err = harness.Wait(ctx, pause)
+	for _, api := range d.world.APIs {
+		err = errors.Join(err, api.Resume())
+	}
+	sending.Wait()
+	for _, got := range slices.Concat(answers...) {
+		if got.Location != "" {
+			shown = append(shown, chargeIn(got.Location))
 		}
-		for i := range n {
-			sending.Go(func() { send(i) })
-		}
-		return errors.Join(await(ctx, tx, selectWaiting, sessions), harness.Wait(ctx, pause))
-	})
+	}
+	slices.Sort(shown)
+	return slices.Compact(shown), err
 }
 
-// workers does something to each worker.
-func (s *stage) workers(do func(*harness.Process) error) (err error) {
-	for _, p := range s.world.Workers {
-		err = errors.Join(err, do(p))
-	}
-	return err
+// fill is a member for a request of an attempt.
+func (e entry) fill(name, try string, n int) string {
+	return strings.NewReplacer("$try", try, "$n", strconv.Itoa(n)).Replace(e[name])
 }
+
+// charge is the body of a request for a charge of 10.00.
+func (e entry) charge(try string, n int) string {
+	return chargeBody(e.fill("order", try, n), 1000, "EUR", visa, cmp.Or(e.fill("items", try, n), "[]"))
+}
+
+// endedCharge returns the location of a charge of a scene that has succeeded and has no work left.
+func (d *Demo) endedCharge(ctx context.Context, scene entry, try string) (string, error) {
+	answers := d.PostAll(ctx, 1, chargesPath, scene.fill("order", try, 0), []byte(scene.charge(try, 0)))
+	if len(answers) == 0 || answers[0].Location == "" {
+		return "", fmt.Errorf("a charge was answered %+v: %w", answers, context.Cause(ctx))
+	}
+	return answers[0].Location, d.quiet(ctx, false)
+}
+
+// chargeIn is the id of the charge in a location, of itself or of a refund.
+func chargeIn(location string) string { return strings.Split(location, "/")[3] }

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -13,28 +12,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/harness"
 )
-
-// stage is what a demo runs on: two apis, two workers and a sandbox of its own with a database, or
-// services that run already.
-type stage struct {
-	*merchant
-
-	world  harness.World // without programs, if they run already
-	db     *pgxpool.Pool // the service's database
-	killed string        // what a kill is here, for the report
-
-	server *local.Server                 // nil if it is another's
-	ends   []func(context.Context) error // which close calls, the last one first
-}
-
-// errNotRun says that a part of the demo is not possible on this stage.
-var errNotRun = errors.New("not run")
 
 // The address and the API key for visitors are those of the README. Another address is taken where
 // this one is in use.
@@ -49,111 +31,100 @@ const (
 	programsOfKind = 2
 )
 
-// openStage opens a stage with this stock.
-func openStage(ctx context.Context, o Options, stock ...string) (s *stage, err error) {
-	s = &stage{killed: "killed", world: harness.World{Secrets: harness.Secrets{
-		API:      "sk_test_" + rand.Text(),
+// open opens what the demo runs on, with this stock. What it has opened when it returns an error is for close too.
+func (d *Demo) open(ctx context.Context, stock ...string) (err error) {
+	if d.Running != nil {
+		return d.join(ctx)
+	}
+	d.killed = "killed"
+	if err := d.build(ctx); err != nil {
+		return err
+	}
+	if err := d.openDatabase(ctx); err != nil {
+		return err
+	}
+	d.say("starting 2 apis, 2 workers and the sandbox")
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	d.world.Secrets = harness.Secrets{
+		API:      visitorsKey,
 		Provider: "sk_test_demo",
 		Events:   "whsec_" + rand.Text(),
 		Shop:     "whsec_" + rand.Text() + rand.Text(), // two are base64
-	}}}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.close(ctx))
+	}
+	d.world.Env = func(name string, env map[string]string) {
+		if name == "api-1" && d.Keep && isFree(ctx, visitorsAddress) {
+			env["HTTP_ADDR"] = visitorsAddress
 		}
-	}()
-	if o.Running != nil {
-		return s, s.join(ctx, *o.Running)
 	}
-	folder, err := local.NewDir(os.TempDir(), "payonce-demo-")
-	if err != nil {
-		return s, err
-	}
-	s.ends = append(s.ends, func(context.Context) error { return folder.Close() })
-	s.world.Log = folder.Path
-	if o.programs != nil {
-		s.world.Binaries = *o.programs
-	} else if s.world.Binaries, err = o.build(ctx, folder.Path); err != nil {
-		return s, err
-	}
-	if err := s.openDatabase(ctx, o); err != nil {
-		return s, err
-	}
-	o.say("starting 2 apis, 2 workers and the sandbox")
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
+	d.ends = append(d.ends, d.world.Stop)
 	setup := harness.Setup{APIs: programsOfKind, Workers: programsOfKind, Merchant: "demo", Stock: stock, Events: true}
-	if o.Keep {
-		s.world.Secrets.API = visitorsKey
-		s.world.Env = func(name string, env map[string]string) {
-			if name == "api-1" && isFree(ctx, visitorsAddress) {
-				env["HTTP_ADDR"] = visitorsAddress
-			}
-		}
+	if err := d.world.Up(ctx, setup); err != nil {
+		return err
 	}
-	s.ends = append(s.ends, s.world.Stop)
-	if err := s.world.Up(ctx, setup); err != nil {
-		return s, err
-	}
-	s.merchant = &merchant{Client: s.world.Client(), sandbox: harness.Sandbox(s.world.Sandbox.URL())}
-	return s, nil
+	d.Client, d.sandbox = d.world.Client(), harness.Sandbox(d.world.Sandbox.URL())
+	return nil
 }
 
 // close drains the programs, then removes the database and the folder, also when ctx has ended.
-func (s *stage) close(ctx context.Context) (err error) {
+func (d *Demo) close(ctx context.Context) (err error) {
 	ctx, cancel := closing(ctx)
 	defer cancel()
-	for _, end := range slices.Backward(s.ends) {
+	for _, end := range slices.Backward(d.ends) {
 		err = errors.Join(err, end(ctx))
 	}
 	return err
 }
 
-func (o Options) build(ctx context.Context, folder string) (harness.Binaries, error) {
-	o.say("building api, worker, sandbox and payonce")
-	return harness.Build(ctx, folder)
-}
-
-// openDatabase makes a database on the server given, or on one that it starts: with every commit
-// forced to disk, as the programs demand, or in memory for the guard lab.
-func (s *stage) openDatabase(ctx context.Context, o Options) (err error) {
-	name, server := "payonce_demo_payonce_"+newRunName(), o.Database
-	if server == "" {
-		o.say("starting PostgreSQL")
-		if s.server, err = local.Start(ctx, local.Options{Fsync: true, InMemory: o.programs != nil}); err != nil {
-			return err
-		}
-		s.ends = append(s.ends, func(context.Context) error { return s.server.Close() }) //nolint:contextcheck // Close bounds itself
-		server = s.server.URL("postgres")
-	} else {
-		o.say("making a database on the server given")
-		s.ends = append(s.ends, func(ctx context.Context) error {
-			return execute(ctx, server, "drop database if exists "+name+" with (force)")
-		})
-	}
-	if s.world.Service, err = inDatabase(server, name); err != nil {
-		return err
-	}
-	if err := execute(ctx, server, "create database "+name); err != nil {
-		return err
-	}
-	return s.openPool(ctx)
-}
-
-// execute runs a statement by a connection of its own.
-func execute(ctx context.Context, server, statement string) error {
-	conn, err := pgx.Connect(ctx, server)
+// build makes a folder for logs and, unless they are there, the programs.
+func (d *Demo) build(ctx context.Context) error {
+	folder, err := local.NewDir(os.TempDir(), "payonce-demo-")
 	if err != nil {
-		return fmt.Errorf("connect to the demo's server: %w", err)
+		return err
 	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	_, err = conn.Exec(ctx, statement)
+	d.ends = append(d.ends, func(context.Context) error { return folder.Close() })
+	if d.world.Log = folder.Path; d.world.Payonce == "" {
+		d.say("building api, worker, sandbox and payonce")
+		d.world.Binaries, err = harness.Build(ctx, folder.Path)
+	}
 	return err
 }
 
-func (s *stage) openPool(ctx context.Context) (err error) {
-	if s.db, err = pgxpool.New(ctx, s.world.Service); err == nil {
-		s.ends = append(s.ends, func(context.Context) error { s.db.Close(); return nil })
+// openDatabase makes a database on the server given, or starts a server: with every commit
+// forced to disk, as the programs demand.
+func (d *Demo) openDatabase(ctx context.Context) (err error) {
+	if d.Database == "" {
+		d.say("starting PostgreSQL")
+		if d.server, err = local.Start(ctx, local.Options{Fsync: true}); err != nil {
+			return err
+		}
+		d.ends = append(d.ends, func(context.Context) error { return d.server.Close() }) //nolint:contextcheck // Close bounds itself
+		d.world.Service = d.server.URL("postgres")
+		return d.openPool(ctx)
+	}
+	d.say("making a database on the server given")
+	name := "payonce_demo_" + newRunName()
+	if d.world.Service, err = inDatabase(d.Database, name); err != nil {
+		return err
+	}
+	server, err := pgxpool.New(ctx, d.Database)
+	if err != nil {
+		return fmt.Errorf("read the URL of the demo's server: %w", err)
+	}
+	if _, err := server.Exec(ctx, "create database "+name); err != nil {
+		return fmt.Errorf("make the demo's database: %w", err)
+	}
+	d.ends = append(d.ends, func(ctx context.Context) error {
+		defer server.Close()
+		_, err := server.Exec(ctx, "drop database "+name+" with (force)")
+		return err
+	})
+	return d.openPool(ctx)
+}
+
+func (d *Demo) openPool(ctx context.Context) (err error) {
+	if d.db, err = pgxpool.New(ctx, d.world.Service); err == nil {
+		d.ends = append(d.ends, func(context.Context) error { d.db.Close(); return nil })
 	}
 	return err
 }
@@ -177,13 +148,10 @@ func isFree(ctx context.Context, address string) bool {
 }
 
 // await waits until a query returns true.
-func await(ctx context.Context, db interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}, sql string, args ...any,
-) error {
+func (d *Demo) await(ctx context.Context, sql string, args ...any) error {
 	for {
 		var yes bool
-		if err := db.QueryRow(ctx, sql, args...).Scan(&yes); err != nil || yes {
+		if err := d.db.QueryRow(ctx, sql, args...).Scan(&yes); err != nil || yes {
 			return err
 		}
 		if err := harness.Wait(ctx, 5*time.Millisecond); err != nil {
@@ -203,30 +171,29 @@ select not exists (select from inbox where status in ('pending', 'running') and 
           where (e.txid, e.position) > (f.txid, f.position))`
 
 // quiet waits until nothing is left to do, with or without what waits for an external service.
-func (s *stage) quiet(ctx context.Context, waiting bool) error {
-	return await(ctx, s.db, isQuiet, waiting)
+func (d *Demo) quiet(ctx context.Context, waiting bool) error {
+	return d.await(ctx, isQuiet, waiting)
 }
 
-// introduction is what a visitor needs to look around.
-func (s *stage) introduction() string {
+// introduction is what a visitor needs to look around, and to break things.
+func (d *Demo) introduction() string {
 	var text strings.Builder
+	var names []string
+	for _, e := range entries("action") {
+		names = append(names, e["action"])
+	}
 	line := func(name, value string) { fmt.Fprintf(&text, "  %-10s %s\n", name, value) }
-	for _, p := range s.world.Processes() {
+	for _, p := range d.world.Processes() {
 		line(p.Name(), p.URL())
 	}
-	line("contract", s.world.APIs[0].URL()+"/openapi.yaml")
-	line("books", s.world.Sandbox.URL()+"/books")
-	line("database", s.world.Service)
-	line("logs", s.world.Log)
-	line("API key", s.world.Secrets.API)
-	return text.String() + "everything stays up until Ctrl-C"
+	line("contract", d.world.APIs[0].URL()+"/openapi.yaml")
+	line("books", d.world.Sandbox.URL()+"/books")
+	line("database", d.world.Service)
+	line("logs", d.world.Log)
+	line("API key", visitorsKey)
+	return text.String() + "everything stays up until Ctrl-C\nto break something, type one of: " + strings.Join(names, ", ") +
+		"\nto remove a guard from another payonce, type its name, which payonce demo --break list lists"
 }
-
-// newSeed is small enough to be typed.
-func newSeed() uint64 { return 1 + mathrand.Uint64N(1<<32) } //nolint:gosec // a seed is no secret
-
-// newRunName is short: with a number behind it, it has too few digits for a card number.
-func newRunName() string { return strings.ToLower(rand.Text()[:8]) }
 
 // Running is where services run already, for a demo that starts none: in
 // containers, where a program cannot kill another. The services' database sessions
@@ -248,15 +215,16 @@ type Running struct {
 	ProviderURL string `env:"STRIPE_API_BASE,required"`
 }
 
-// join makes a stage of services that run already.
-func (s *stage) join(ctx context.Context, at Running) (err error) {
-	if s.world.Payonce, err = os.Executable(); err != nil {
+// join takes services that run already.
+func (d *Demo) join(ctx context.Context) (err error) {
+	if d.world.Payonce, err = os.Executable(); err != nil {
 		return err
 	}
-	s.world.Service, s.world.Provider, s.world.Secrets.Provider = at.DatabaseURL, at.ProviderURL, at.ProviderKey
-	s.killed = "cut off the database"
-	s.merchant = &merchant{Client: harness.NewClient(at.APIKey, at.APIURLs...), sandbox: harness.Sandbox(at.SandboxURL)}
-	return s.openPool(ctx)
+	d.killed = "cut off the database"
+	at := d.Running
+	d.world.Service, d.world.Provider, d.world.Secrets.Provider = at.DatabaseURL, at.ProviderURL, at.ProviderKey
+	d.Client, d.sandbox = harness.NewClient(at.APIKey, at.APIURLs...), harness.Sandbox(at.SandboxURL)
+	return d.openPool(ctx)
 }
 
 const cutSessions = `
@@ -267,8 +235,8 @@ select count(*) filter (where pg_terminate_backend(pid)) > 0
 
 // cutSessions ends the database sessions of the apis or the workers. A program that was cut just now
 // has none for a while.
-func (s *stage) cutSessions(ctx context.Context, program string) error {
+func (d *Demo) cutSessions(ctx context.Context, program string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	return await(ctx, s.db, cutSessions, program)
+	return d.await(ctx, cutSessions, program)
 }

@@ -21,9 +21,6 @@ type Check struct {
 	Checked  int      `json:"checked"`
 	Violated int      `json:"violated"`
 	Examples []string `json:"examples"`
-
-	// NotRun says that the check has no meaning in this run.
-	NotRun bool `json:"-"`
 }
 
 // ReadAudit reads the output of `payonce audit --json`, and the error with which that ended. An
