@@ -127,7 +127,7 @@ func (w *world) lose(t *testing.T, n int, failOver, mend func()) {
 		}
 		lost := now()
 		failOver()
-		w.load.flow(t, 100)
+		w.load.flow(t, 40)
 		w.gaps = append(w.gaps, gap(w.load.all(), lost))
 	}
 	close(w.stop)
@@ -138,7 +138,7 @@ func (w *world) lose(t *testing.T, n int, failOver, mend func()) {
 // killWorkers kills the first worker again and again.
 func (w *world) killWorkers(t *testing.T) {
 	t.Helper()
-	for harness.Wait(t.Context(), 300*time.Millisecond) == nil {
+	for harness.Wait(t.Context(), 500*time.Millisecond) == nil {
 		select {
 		case <-w.stop:
 			return
