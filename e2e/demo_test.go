@@ -19,44 +19,13 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-// TestDemo runs `payonce demo` as a visitor does. Its checks judge the outcome of every charge
-// and refund, while workers are killed and the provider and the shop have faults.
-func TestDemo(t *testing.T) {
+// TestDemo_keptUp sends the commands of the README to a demo that is kept up, and takes each action of the
+// crash lab. Each says what it did, and the audit still holds. When the demo ends, nothing of the
+// guard lab is left. It is the longest test, and stands first so that the others run beside it.
+func TestDemo_keptUp(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
-	t.Run("it ends with 0 and a sound audit, and leaves nothing", func(t *testing.T) {
-		t.Parallel()
-		s := newStage(t)
-		stdout, err := s.demo(t, "--json", "--charges", "30").Output()
-		if err != nil {
-			t.Errorf("the demo ended with %v and said\n%s", err, s.said(t))
-		}
-		if audit, err := harness.ReadAudit(stdout, err); err != nil || !audit.OK {
-			t.Errorf("the demo printed %v: %s", err, stdout)
-		}
-		s.mustBeEmpty(t)
-	})
-	t.Run("with --keep the commands of the README work, and the lab breaks what it is asked to", func(t *testing.T) {
-		t.Parallel()
-		keptUp(t, newStage(t))
-	})
-	t.Run("killed or interrupted half-way it leaves nothing running", func(t *testing.T) {
-		t.Parallel()
-		s := newStage(t)
-		for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGINT} {
-			if err := s.endHalfWay(t, signal); err == nil {
-				t.Errorf("a demo that got %s ended with 0", signal)
-			}
-		}
-		s.mustBeEmpty(t)
-	})
-}
-
-// keptUp sends the commands of the README to a demo that is kept up, and takes each action of the
-// crash lab. Each says what it did, and the audit still holds. When the demo ends, nothing of the
-// guard lab is left.
-func keptUp(t *testing.T, s *stage) {
-	t.Helper()
+	s := newStage(t)
 	command := s.demo(t, "--keep")
 	terminal, err := command.StdinPipe()
 	must(t, errors.Join(err, command.Start()))
@@ -101,13 +70,42 @@ func keptUp(t *testing.T, s *stage) {
 	s.mustBeEmpty(t)
 }
 
+// TestDemo runs `payonce demo` as a visitor does. Its checks judge the outcome of every charge
+// and refund, while workers are killed and the provider and the shop have faults.
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	s := newStage(t)
+	stdout, err := s.demo(t, "--json", "--charges", "30").Output()
+	if err != nil {
+		t.Errorf("the demo ended with %v and said\n%s", err, s.said(t))
+	}
+	if audit, err := harness.ReadAudit(stdout, err); err != nil || !audit.OK {
+		t.Errorf("the demo printed %v: %s", err, stdout)
+	}
+	s.mustBeEmpty(t)
+}
+
+// TestDemo_endedHalfWay_leavesNothing kills a demo, and interrupts another one.
+func TestDemo_endedHalfWay_leavesNothing(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	s := newStage(t)
+	for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGINT} {
+		if err := s.endHalfWay(t, signal); err == nil {
+			t.Errorf("a demo that got %s ended with 0", signal)
+		}
+	}
+	s.mustBeEmpty(t)
+}
+
 // TestGuards removes each guard of the lab from a payonce of its own: exactly the checks that
 // its entry names are violated, and with all guards none is.
 func TestGuards(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	if !*every {
-		t.Skip("not run: each guard, of which TestDemo removes one (-every)")
+		t.Skip("not run: each guard, of which TestDemo_keptUp removes one (-every)")
 	}
 	s := newStage(t)
 	stdout, err := s.demo(t, "--break", "all", "--json").Output()

@@ -27,7 +27,7 @@ type setup struct {
 	workers        int
 	gate           failpoint.CallHook // of a gate between the workers and the provider; none where nil
 	providerEvents bool               // the provider sends its events to the apis
-	detectRaces    bool               // the apis and the workers report data races in their logs
+	detectRaces    bool               // with -every the apis and the workers report data races in their logs
 	on             *server            // the shared one where nil
 
 	apiEnv    map[string]string
@@ -67,7 +67,7 @@ func deploy(t *testing.T, s setup) *deployment {
 	d := &deployment{setup: s}
 	run := binaries(t)
 	var err error
-	if s.detectRaces {
+	if s.detectRaces && *every {
 		run, err = raceDetecting()
 		must(t, err)
 	}

@@ -90,7 +90,7 @@ func TestWorker_SIGTERM_releasesItsMessages(t *testing.T) {
 func TestIdle_workersCostTheDatabaseLittle(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
-	const workers = 10
+	const workers = 5
 	d := deploy(t, setup{workers: workers, workerEnv: map[string]string{"LEASE": "3s"}})
 	const measured = 20 * time.Second
 	<-time.After(measured / 2) // each has looked at everything once
@@ -176,7 +176,7 @@ select not exists (select from outbox)
 
 // TestRetention_redeliveryAfterExpiry_changesNothing removes what has expired while charges flow, and
 // then delivers all of it again. The invariants are checked at the end: the merchant was notified once.
-// A data race of the api or the worker fails it.
+// With -every a data race of the api or the worker fails it.
 func TestRetention_redeliveryAfterExpiry_changesNothing(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)

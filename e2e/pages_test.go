@@ -26,7 +26,7 @@ import (
 // TestPages_showWhatHappens runs the commands of docs/reference/http.md and of the tutorial in their
 // order, and compares what is answered and printed with what the pages show. Ids and times count
 // only as such. What is read is read again until it is as it is shown. A deployment stands for the
-// tutorial's demo, whose --keep TestDemo shows.
+// tutorial's demo, which TestDemo_keptUp shows.
 func TestPages_showWhatHappens(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)

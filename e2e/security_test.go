@@ -123,7 +123,7 @@ func TestOutput_holdsNoSecrets(t *testing.T) {
 }
 
 // every is set in continuous integration.
-var every = flag.Bool("every", false, "TestHostileClients with each attack, TestGuards, and the soak of memory; without it some attacks by lot")
+var every = flag.Bool("every", false, "TestHostileClients with each attack, TestGuards, the soak of memory, and data races of the programs; without it some attacks by lot")
 
 var hostile = flag.Duration("hostile", 250*time.Millisecond, "for how long TestHostileClients makes each attack")
 
@@ -134,7 +134,7 @@ const (
 	memoryLimit = "230MiB"
 )
 
-const someAttacks = 5 // without -every
+const someAttacks = 2 // without -every
 
 // attack is what each of many clients does on a connection that it opens again when it is
 // closed. They never read.

@@ -22,11 +22,11 @@ import (
 // while apis and workers are killed. Every call and what came of it is written
 // down, and of each key the whole history must have an order in which the key is
 // set once, by one order, and has one answer ever after. In the short form a data race
-// of the programs fails it too.
+// of the programs fails it too, with -every.
 func soakSameKey(t *testing.T) {
 	t.Helper()
 	const clients = 64
-	n, every := soaked(t, "operations", 100_000, 300), 500*time.Millisecond
+	n, every := soaked(t, "operations", 100_000, 300), 250*time.Millisecond
 	if *soak {
 		every = 2 * time.Second
 	}

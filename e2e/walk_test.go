@@ -18,9 +18,9 @@ import (
 
 var walkWhat = flag.String("walk", "", "the crash walk: distinct, points, all, pairs, scenario/program, points (scenario/program/point, separated by |), or scenario/program/point/side/fault; a sample where empty")
 
-// sampleSize is how many runs a sample has. It takes the start of the programs and one
-// scenario, by the seed.
-const sampleSize = 12
+// sampleSize is how many points a sample hits at least. It takes the start of the programs and one
+// scenario, by the seed. Continuous integration walks to every round trip.
+const sampleSize = 6
 
 // TestWalk injects a fault into the api or the worker at each of their round trips with the
 // database, the provider and the shop, before and after it, and checks every invariant from

@@ -2,6 +2,7 @@ package failover_test
 
 import (
 	"cmp"
+	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -60,11 +61,24 @@ func TestFailover_losesNoChargeThatASynchronousStandbyHas(t *testing.T) {
 	}
 }
 
+// programsVariable names the folder of the programs to a process that a test starts.
+const programsVariable = "PROGRAMS"
+
+// programs are built once, for all tests of this process and those that they start.
+var programs = sync.OnceValues(func() (harness.Binaries, error) {
+	if dir := os.Getenv(programsVariable); dir != "" {
+		return harness.In(dir), nil
+	}
+	dir, err := os.MkdirTemp("", "programs-") // testrun removes it
+	if err != nil {
+		return harness.Binaries{}, err
+	}
+	return harness.Build(context.Background(), dir)
+})
+
 func build(t *testing.T) harness.Binaries {
 	t.Helper()
-	dir := t.TempDir()
-	must(t, os.Chmod(dir, 0o755)) // PostgreSQL may run as another user
-	b, err := harness.Build(t.Context(), dir)
+	b, err := programs()
 	must(t, err)
 	return b
 }
@@ -112,7 +126,7 @@ func (w *world) lose(t *testing.T, n int, failOver, mend func()) {
 		}
 		lost := now()
 		failOver()
-		w.load.flow(t, 100)
+		w.load.flow(t, 40)
 		w.gaps = append(w.gaps, gap(w.load.all(), lost))
 	}
 	close(w.stop)
@@ -123,7 +137,7 @@ func (w *world) lose(t *testing.T, n int, failOver, mend func()) {
 // killWorkers kills the first worker again and again.
 func (w *world) killWorkers(t *testing.T) {
 	t.Helper()
-	for harness.Wait(t.Context(), 300*time.Millisecond) == nil {
+	for harness.Wait(t.Context(), 500*time.Millisecond) == nil {
 		select {
 		case <-w.stop:
 			return

@@ -36,7 +36,7 @@ type load struct {
 const (
 	interval    = 25 * time.Millisecond // between two charges
 	duplicates  = 2
-	maxInFlight = 400
+	maxInFlight = 64
 )
 
 // run sends until stop is closed. What was sent is retried until it is answered, or ctx

@@ -72,7 +72,7 @@ func onSmallDisk(t *testing.T) {
 	}
 	test := exec.CommandContext(t.Context(), "unshare", "--mount", "sh", "-c", `mount -t tmpfs -o mode=1777,size=160m none /mnt && exec "$0" "$@"`,
 		os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
-	test.Env = append(os.Environ(), "SMALL_DISK=/mnt")
+	test.Env = append(os.Environ(), "SMALL_DISK=/mnt", programsVariable+"="+filepath.Dir(build(t).API))
 	out, err := test.CombinedOutput()
 	t.Logf("%s", out)
 	if err != nil || !bytes.Contains(out, []byte("--- PASS: "+t.Name())) {

@@ -82,9 +82,9 @@ func TestContinue(t *testing.T) {
 }
 
 // TestContinue_readsTheNewChargesAlone: an increment of a hundred charges reads as many rows and entries of
-// indexes among 20,000 charges as among none, also with plans that were made when the tables were empty.
+// indexes among 5,000 charges as among none, also with plans that were made when the tables were empty.
 func TestContinue_readsTheNewChargesAlone(t *testing.T) {
-	testdb.Long(t, "it writes 20,000 charges")
+	testdb.Long(t, "it writes thousands of charges")
 	t.Parallel()
 	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{MaxConns: 1, StatementTimeout: 5 * time.Minute})
 	f := fixtureIn(t, db)
@@ -115,10 +115,10 @@ select (select sum(seq_tup_read) from pg_stat_user_tables where relname not in (
 	}
 	few, checked := cost(1), number(f, `select checked from audit_progress`)
 
-	fill(101, 20_000)
-	many := cost(20_001)
+	fill(101, 5_000)
+	many := cost(5_001)
 	if again := number(f, `select checked from audit_progress`); many > few+100 || few > 100*70 || again != checked {
-		t.Errorf("an increment reads %d rows and entries of indexes for %d cases, among 20,000 charges %d for %d", few, checked, many, again)
+		t.Errorf("an increment reads %d rows and entries of indexes for %d cases, among 5,000 charges %d for %d", few, checked, many, again)
 	}
 }
 

@@ -22,11 +22,13 @@ func limitOf(variable string) time.Duration {
 	return Stall
 }
 
-// poll lies between two reads of a condition, longestTick is what one of them
-// may add to a stall: a machine that stopped the process for longer did not run
-// what the test waits for either.
+// poll lies between the first two reads of a condition, and longestPoll between two of one that lasts: a
+// read costs the program and the database that are waited for their time. longestTick is what a read
+// may add to a stall: a machine that stopped the process for longer did not run what the test waits
+// for either.
 const (
 	poll        = 5 * time.Millisecond
+	longestPoll = 50 * time.Millisecond
 	longestTick = time.Second
 )
 
@@ -110,13 +112,13 @@ func Bounded(tb testing.TB) context.Context {
 }
 
 func within(d time.Duration, look func() (seen string, done bool)) (seen string, done bool) {
-	for last, spent := "", time.Duration(0); ; {
+	for last, spent, pause := "", time.Duration(0), poll; ; pause = min(pause*5/4, longestPoll) {
 		began := time.Now() //nolint:forbidigo // the one clock of waiting tests
 		seen, done = look()
 		if done || spent >= d {
 			return seen, done
 		}
-		time.Sleep(poll)                             //nolint:forbidigo // the one place where tests poll
+		time.Sleep(pause)                            //nolint:forbidigo // the one place where tests poll
 		spent += min(time.Since(began), longestTick) //nolint:forbidigo // as above
 		if seen != last {
 			last, spent = seen, 0
