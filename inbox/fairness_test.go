@@ -48,6 +48,28 @@ func TestFairness_aCrowdLeavesSlotsToOthers(t *testing.T) {
 	}
 }
 
+// Beside 100,000 messages of one partition that are due before, the message of another one does not wait for
+// them, whether they hold all slots or end at once.
+func TestFairness_aBacklogDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	for name, handlers := range map[string]time.Duration{"quick": 0, "slow": 50 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			db := fresh(t)
+			putMany(t, db, "crowd", 100_000)
+			start(t, processor(t, db, func(context.Context, *inbox.Delivery) error {
+				<-time.After(handlers)
+				return nil
+			}))
+			testrun.Row(t, db, `select count(*) > 20 from inbox where status = 'done'`)
+			putMany(t, db, "other", 1)
+			testrun.Row(t, db, `select bool_or(status = 'done') from inbox where partition_key = 'other'`)
+			if waiting := testdb.One[int](t, db, `select count(*) from inbox where status = 'pending'`); waiting < 50_000 {
+				t.Errorf("%d messages of the crowd wait when the other one is done, want most of 100,000", waiting)
+			}
+		})
+	}
+}
+
 // No more handlers run than there are slots, also where pages claim beside the loop.
 func TestProcessor_hasNoMoreHandlersThanSlots(t *testing.T) {
 	t.Parallel()

@@ -177,7 +177,7 @@ func (p *Processor) storePage(ctx context.Context, page []*incoming) (r Receptio
 		column(page, func(d *incoming) int64 { return d.copies }),
 	).QueryRow(func(row pgx.Row) error { return row.Scan(&r.New, &dead, &behind) })
 	b.Queue(promoteMany, receivers, keys)
-	_, more, err := p.claim(ctx, b, len(page)+1) // one more shows whether older messages are due
+	_, more, err := p.claim(ctx, b, len(page)+1, nil) // one more shows whether older messages are due
 	if behind {
 		p.unclaimed.Add(1)
 	}
