@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -76,6 +77,8 @@ type reservation struct {
 	slots     int
 	spare     int           // slots that are free beside these
 	full      []string      // partitions that have their share, or are paused
+	crowded   bool          // some of them are not paused
+	rests     time.Duration // until a claim may leave out such partitions again
 	since     time.Duration // the claim reads no older due times: all that was due before is claimed
 	unclaimed int64         // of the processor
 }
@@ -95,7 +98,9 @@ func (p *Processor) reserve(most int, crowd []string) reservation {
 			r.full = append(r.full, d.Partition)
 		}
 	}
-	rests := len(r.full) > len(p.pausedIn) && time.Since(p.leftOutAt) < leftOutShare*p.leftOutTook //nolint:forbidigo // as above
+	if r.crowded = len(r.full) > len(p.pausedIn); r.crowded && most == 0 {
+		r.rests = max(0, time.Until(p.restsUntil)) //nolint:forbidigo // as above
+	}
 	free := p.Concurrency - len(p.running) - p.reserved
 	if p.reserved > 0 {
 		free-- // the claim in flight may take messages of one partition only: a slot stays for others
@@ -103,7 +108,7 @@ func (p *Processor) reserve(most int, crowd []string) reservation {
 	if free <= 0 || len(r.full) > 0 {
 		p.unclaimed.Add(1)
 	}
-	if !p.open || p.paused || free <= 0 || rests || most > 0 && len(r.full) > 0 {
+	if !p.open || p.paused || free <= 0 || r.rests > 0 || most > 0 && len(r.full) > 0 {
 		return r
 	}
 	if r.slots = share(free); most > 0 {
@@ -137,11 +142,12 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int, crowd []s
 		p.unclaimed.Add(1) // before one of them ends
 	}
 	p.start(ctx, claimed, r)
-	if most == 0 && crowd == nil {
+	switch {
+	case most > 0 || r.slots == 0:
+	case r.crowded:
+		p.restsUntil = time.Now().Add(leftOutShare * time.Since(began)) //nolint:forbidigo // as above
+	default:
 		p.crowd = column(claimed, func(d *Delivery) string { return d.Partition })
-	}
-	if r.slots > 0 && len(r.full) > 0 {
-		p.change(func() { p.leftOutAt, p.leftOutTook = time.Now(), time.Since(began) }) //nolint:forbidigo // as above
 	}
 	switch {
 	case more:
@@ -168,7 +174,7 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	defer cancel()
 	began, b := time.Now(), &pgx.Batch{} //nolint:forbidigo // it decides only what is read
 	p.noticeOutage(began)
-	repairs := began.Sub(p.repairedAt) >= max(repairEvery, repairShare*p.repairTook)
+	repairs := !began.Before(p.repairsAt)
 	if repairs {
 		p.queueRepair(b)
 	}
@@ -185,8 +191,8 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	b.Queue(readNext, p.Receiver, pollEvery).QueryRow(func(row pgx.Row) error { return row.Scan(&next) })
 	r, more, err := p.claim(ctx, b, 0, crowd)
 	ended := time.Now() //nolint:forbidigo // as above
-	if repairs {
-		p.repairedAt, p.repairTook = ended, ended.Sub(began) // or it has failed to: the next ticks claim, whatever the repair has met
+	if repairs {        // or it has failed to: the next ticks claim, whatever the repair has met
+		p.repairsAt = ended.Add(max(repairEvery, repairShare*ended.Sub(began)))
 	}
 	if p.committedAt = ended; err != nil || ended.Sub(began) > p.timeout() {
 		p.committedAt = time.Time{}
@@ -200,5 +206,5 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	case len(crowd) > 0, more && r.spare > 0:
 		return 0, nil
 	}
-	return next, nil
+	return cmp.Or(min(next, r.rests), next), nil
 }

@@ -50,23 +50,21 @@ type Processor struct {
 	ran       atomic.Bool
 	unclaimed atomic.Int64 // how often a due message may have been left unclaimed
 
-	mu          sync.Mutex
-	open        bool // claims may begin
-	paused      bool
-	pausedIn    []string
-	caughtUpAt  time.Time // when the last claim began that left nothing due
-	leftOutAt   time.Time // when the last claim ended that left out a partition
-	leftOutTook time.Duration
-	reserved    int // slots of claims in flight, and of those that have not started what they claimed
-	running     map[*Delivery]bool
-	active      sync.WaitGroup // of the loop, claims and handlers
+	mu         sync.Mutex
+	open       bool // claims may begin
+	paused     bool
+	pausedIn   []string
+	caughtUpAt time.Time // when the last claim began that left nothing due
+	reserved   int       // slots of claims in flight, and of those that have not started what they claimed
+	running    map[*Delivery]bool
+	active     sync.WaitGroup // of the loop, claims and handlers
 
 	// Of the loop alone.
-	committedAt  time.Time // when a claim was committed; zero after a failed or slow one
-	readAllAt    time.Time // when a claim last read all that is due
-	crowd        []string  // the partitions of the last claim that left out none of them
-	repairedAt   time.Time
-	repairTook   time.Duration
+	committedAt  time.Time  // when a claim was committed; zero after a failed or slow one
+	readAllAt    time.Time  // when a claim last read all that is due
+	crowd        []string   // the partitions of the last claim that left out none of them
+	restsUntil   time.Time  // no claim leaves out a partition that has its share, or a crowd
+	repairsAt    time.Time  // when the next repair is due
 	repairedKey  string     // keys up to it were looked at
 	stranded     [][]string // sets of keys without a first message
 	patientUntil time.Time  // others are not taken over before, after an outage of the database
@@ -81,7 +79,7 @@ const (
 	pollEvery        = time.Second
 	minClaimInterval = 10 * time.Millisecond
 	claimOverlap     = 2 * time.Second // a message may be committed later than its due time
-	leftOutShare     = 10              // of the time of a claim that leaves out a partition, before the next one
+	leftOutShare     = 10              // a claim that leaves out partitions rests for so many times as long as it took
 	releaseTime      = 5 * time.Second // that handlers have after Drain
 )
 
