@@ -60,8 +60,8 @@ func (db *DB) Read(ctx context.Context, b *pgx.Batch) error {
 	return err
 }
 
-// Query reads rows, which are closed even after the last one: they hold a connection. What a statement is to write
-// belongs into QueryRow, Read or Commit, since Query does not see that an operator has ended the wait for a standby.
+// Query reads rows, until they end or are closed. What a statement is to write belongs into QueryRow, Read or Commit:
+// Query does not see that an operator has ended the wait for a standby.
 func (db *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	if db.merchant == "" {
 		return db.pool.Query(ctx, sql, args...)
