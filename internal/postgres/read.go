@@ -1,9 +1,11 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/groupcommit"
 )
@@ -60,46 +62,90 @@ func (db *DB) Read(ctx context.Context, b *pgx.Batch) error {
 	return err
 }
 
-// Query reads rows, until they end or are closed. What a statement is to write belongs into QueryRow, Read or Commit:
-// Query does not see that an operator has ended the wait for a standby.
+// Query reads rows. Their connection is released after the last row, or when they are closed. What the statement writes is durable when the rows have ended without an error.
 func (db *DB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if db.merchant == "" {
-		return db.pool.Query(ctx, sql, args...)
-	}
-	b := &pgx.Batch{}
-	QueueTenant(b, db.merchant)
-	b.Queue(sql, args...)
-	batch := db.pool.SendBatch(ctx, b)
-	_, _ = batch.Exec() // Query has its error too
-	found, err := batch.Query()
+	conn, err := db.pool.Acquire(ctx)
 	if err != nil {
-		_ = batch.Close()
+		return &rows{err: err}, err
 	}
-	return rows{found, batch}, err
-}
-
-// rows are the second result of a batch, whose connection is released with them.
-type rows struct {
-	pgx.Rows
-
-	batch pgx.BatchResults
-}
-
-func (r rows) Close() {
-	r.Rows.Close()
-	_ = r.batch.Close()
-}
-
-// QueryRow reads one row. What the statement writes is durable when Scan returns nil.
-func (db *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return row(func(dest ...any) error {
+	r := &rows{conn: conn}
+	if db.merchant == "" {
+		r.Rows, err = conn.Query(ctx, sql, args...)
+	} else {
 		b := &pgx.Batch{}
-		b.Queue(sql, args...).QueryRow(func(first pgx.Row) error { return first.Scan(dest...) })
-		return db.Read(ctx, b)
-	})
+		QueueTenant(b, db.merchant)
+		b.Queue(sql, args...)
+		r.batch = conn.SendBatch(ctx, b)
+		if _, err = r.batch.Exec(); err == nil {
+			r.Rows, err = r.batch.Query()
+		}
+	}
+	if err != nil {
+		r.Close() //nolint:contextcheck // pgx.Rows close without a context
+	}
+	return r, r.err
 }
 
-// row is a row that is read by Scan.
-type row func(dest ...any) error
+// QueryRow reads one row.
+func (db *DB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	rows, _ := db.Query(ctx, sql, args...) // they have the error too
+	return row{rows}
+}
 
-func (r row) Scan(dest ...any) error { return r(dest...) }
+// rows release their connection after the last row, or when they are closed.
+type rows struct {
+	pgx.Rows // nil where there are none
+
+	batch pgx.BatchResults // nil where the statement was sent alone
+	conn  *pgxpool.Conn    // nil after its release
+	err   error            // of all, after the release
+}
+
+func (r *rows) Close() {
+	if r.conn == nil {
+		return
+	}
+	if r.Rows != nil {
+		r.Rows.Close()
+		r.err = r.Rows.Err()
+	}
+	if r.batch != nil {
+		r.err = cmp.Or(r.err, r.batch.Close()) // which commits
+	}
+	if r.err == nil {
+		r.err = replicated(context.Background(), r.conn)
+	}
+	r.conn.Release()
+	r.conn = nil
+}
+
+func (r *rows) Err() error {
+	if r.conn == nil {
+		return r.err
+	}
+	return r.Rows.Err()
+}
+
+func (r *rows) Next() bool {
+	if r.conn == nil {
+		return false
+	}
+	if r.Rows.Next() {
+		return true
+	}
+	r.Close()
+	return false
+}
+
+// row is the first of some rows.
+type row struct{ pgx.Rows }
+
+func (r row) Scan(dest ...any) error {
+	defer r.Close()
+	if !r.Next() {
+		return cmp.Or(r.Err(), pgx.ErrNoRows)
+	}
+	err := r.Rows.Scan(dest...)
+	r.Close()
+	return cmp.Or(err, r.Err())
+}
