@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -203,8 +204,19 @@ func TestPointers(t *testing.T) {
 			testrun.Same(t, test.name, test.want, got)
 		}
 	}
+	for _, other := range []string{"", "ab"} {
+		if _, err := keptAs([]byte(`1`)).Replay(idempotency.Request{Fingerprint: []byte(other)}); !errors.Is(err, idempotency.ErrReused) {
+			t.Errorf("the fingerprint %q is that of \"a\": %v", other, err)
+		}
+	}
 	expired := keptAs([]byte(`1`))
-	expired.Expired = true
+	expired.Expired, expired.Answer = true, theAnswer()
+	got, err := expired.Replay(idempotency.Request{Fingerprint: []byte("a")})
+	if want := (idempotency.Answer{StatusCode: http.StatusAccepted, Header: http.Header{"Location": theAnswer().Header["Location"]}}); !errors.Is(err, idempotency.ErrExpired) {
+		t.Errorf("an expired answer is replayed: %v", err)
+	} else {
+		testrun.Same(t, "what is left of an expired answer", want, got.Answer)
+	}
 	for name, got := range map[string][]string{
 		"a request that is not kept":  pointers(t, keptAs(nil), []byte(`2`)),
 		"another one without a form":  pointers(t, keptAs([]byte(`1`)), nil),

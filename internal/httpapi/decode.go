@@ -28,12 +28,13 @@ func decode[T any](c echo.Context, validate func(T) error) (T, error) {
 		return none, nil
 	case len(body) > 0 && !saysJSON(c.Request().Header):
 		return none, errUnsupportedMediaType
-	case bytes.Contains(bytes.ReplaceAll(body, []byte(`\\`), nil), []byte(`\u0000`)): // JSON has no other spelling of it
-		return none, errMalformed.because("a string holds the character U+0000")
 	}
 	var v *T // stays nil for the body null, which is no object
 	if err := json.Unmarshal(body, &v, strictly); err != nil || v == nil {
 		return none, unreadable(err)
+	}
+	if bytes.Contains(bytes.ReplaceAll(body, []byte(`\\`), nil), []byte(`\u0000`)) { // JSON has no other spelling of it
+		return none, errMalformed.because("a string holds the character U+0000")
 	}
 	if validate == nil {
 		return *v, nil

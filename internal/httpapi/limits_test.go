@@ -130,12 +130,18 @@ func TestSlowBodies_keepNoOthersOut(t *testing.T) {
 	before := rows(t, w.db)
 	head := "POST /v1/charges HTTP/1.1\r\n" + mine + isJSON + "\r\nIdempotency-Key: half\r\nContent-Length: 1000\r\n\r\n"
 	unfinished := "POST /v1/webhooks/stripe HTTP/1.1\r\nHost: payonce\r\nContent-Length: 65536\r\n\r\nx"
-	ended := make(chan int, sockets)
+	ended, slow := make(chan int, sockets), 0
 	for i := range sockets {
-		conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).DialContext(t.Context(), "tcp", strings.TrimPrefix(w.url, "http://"))
-		if err != nil {
-			t.Skipf("this machine has one address of the loopback interface: %v", err)
+		var dialer net.Dialer
+		if i%3 == 2 {
+			dialer.LocalAddr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}
 		}
+		conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(w.url, "http://"))
+		if err != nil && i%3 == 2 {
+			t.Logf("this machine has one address of the loopback interface: %v", err)
+			continue
+		}
+		testdb.Must(t, err)
 		defer func() { _ = conn.Close() }()
 		if _, err := io.WriteString(conn, []string{head, head + body(), unfinished}[i%3]); err != nil {
 			t.Fatal(err)
@@ -143,6 +149,7 @@ func TestSlowBodies_keepNoOthersOut(t *testing.T) {
 		if i%3 < 2 {
 			continue
 		}
+		slow++
 		go func() {
 			status := 0
 			if response, err := http.ReadResponse(bufio.NewReader(conn), nil); err == nil {
@@ -163,10 +170,10 @@ func TestSlowBodies_keepNoOthersOut(t *testing.T) {
 	}
 	wantRows(t, w.db, before, ofCharges(good))
 	answered := map[int]int{}
-	for range sockets / 3 { // without the end of any body
+	for range slow { // without the end of any body
 		answered[testrun.Receive(t, "the end of a slow sender", ended)]++
 	}
-	if answered[http.StatusServiceUnavailable]+answered[http.StatusBadRequest] != sockets/3 {
+	if answered[http.StatusServiceUnavailable]+answered[http.StatusBadRequest] != slow {
 		t.Errorf("slow senders are answered by status: %v", answered)
 	}
 }

@@ -99,6 +99,7 @@ func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 			[]any{line["method"], line["route"], line["status"], line["request_id"], line["key_hash"], line["replayed"]})
 	}
 	wantNoneOf(t, w, secret, apiKey)
+	wantNoneOf(t, pending, secret, apiKey)
 	testrun.Same(t, "traces", []string{parent + "/ours", "/ours", "/ours", parent + "/ours"}, // replays and refusals leave no message
 		testdb.All[string](t, db, `select metadata ->> 'traceparent' from outbox order by id`))
 }

@@ -16,9 +16,12 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/ledger/books"
 )
 
 // TestContract_hasEveryEvent: the stored form of each event, as package domain keeps it, is an event of the contract, which
@@ -35,16 +38,35 @@ func TestContract_hasEveryEvent(t *testing.T) {
 		if err := theContract(t).check(e); err != nil {
 			t.Errorf("%s: %v", kind.Name, err)
 		}
-		goType, listed := reflect.TypeOf(kind.Zero), map[string]bool{}
-		schema := schemaAt(t, goType.Name())
-		for property := range schema.Properties.KeysFromOldest() {
-			listed[property] = slices.Contains(schema.Required, property)
-		}
-		testrun.Same(t, "members of "+kind.Name+" that are always there", membersOf(goType), listed)
+		wantMembers(t, reflect.TypeOf(kind.Zero).Name(), reflect.TypeOf(kind.Zero))
 	}
 	if choices := schemaAt(t, "Event").OneOf; len(choices) != len(kinds) {
 		t.Errorf("the contract has %d events, the code %d", len(choices), len(kinds))
 	}
+}
+
+// TestContract_hasTheMembersOfTheGoTypes compares the members of what is read or written with its schema, in both
+// directions: their names, and which are always there.
+func TestContract_hasTheMembersOfTheGoTypes(t *testing.T) {
+	t.Parallel()
+	for name, goType := range map[string]reflect.Type{
+		"ChargeRequest": reflect.TypeFor[intake.Charge](), "Item": reflect.TypeFor[domain.Item](), "RefundRequest": reflect.TypeFor[intake.Refund](),
+		"Charge": reflect.TypeFor[domain.View](), "Step": reflect.TypeFor[domain.StepState](), "Failure": reflect.TypeFor[domain.Failure](),
+		"Refund": reflect.TypeFor[domain.RefundView](), "Balances": reflect.TypeFor[books.Balances](), "Balance": reflect.TypeFor[books.Balance](),
+		"NotificationPage": reflect.TypeFor[books.FeedPage](), "UnreadableEvent": reflect.TypeFor[books.FeedEvent](),
+		"Problem": reflect.TypeFor[httpapi.Problem](),
+	} {
+		wantMembers(t, name, goType)
+	}
+}
+
+func wantMembers(t *testing.T, name string, goType reflect.Type) {
+	t.Helper()
+	schema, listed := schemaAt(t, name), map[string]bool{}
+	for property := range schema.Properties.KeysFromOldest() {
+		listed[property] = slices.Contains(schema.Required, property)
+	}
+	testrun.Same(t, "members of "+name+" that are always there", membersOf(goType), listed)
 }
 
 // membersOf are the JSON members of a struct, and whether each is always there.
