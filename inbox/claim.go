@@ -1,10 +1,10 @@
 package inbox
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -77,7 +77,7 @@ type reservation struct {
 	slots     int
 	spare     int           // slots that are free beside these
 	full      []string      // partitions that have their share, or are paused
-	crowded   bool          // some of them are not paused
+	leavesOut bool          // some of them are not paused
 	rests     time.Duration // until a claim may leave out such partitions again
 	since     time.Duration // the claim reads no older due times: all that was due before is claimed
 	unclaimed int64         // of the processor
@@ -98,8 +98,8 @@ func (p *Processor) reserve(most int, crowd []string) reservation {
 			r.full = append(r.full, d.Partition)
 		}
 	}
-	if r.crowded = len(r.full) > len(p.pausedIn); r.crowded && most == 0 {
-		r.rests = max(0, time.Until(p.restsUntil)) //nolint:forbidigo // as above
+	if r.leavesOut = len(r.full) > len(p.pausedIn); r.leavesOut && most == 0 {
+		r.rests = time.Until(p.restsUntil) //nolint:forbidigo // as above
 	}
 	free := p.Concurrency - len(p.running) - p.reserved
 	if p.reserved > 0 {
@@ -142,12 +142,13 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int, crowd []s
 		p.unclaimed.Add(1) // before one of them ends
 	}
 	p.start(ctx, claimed, r)
-	switch {
-	case most > 0 || r.slots == 0:
-	case r.crowded:
-		p.restsUntil = time.Now().Add(leftOutShare * time.Since(began)) //nolint:forbidigo // as above
-	default:
-		p.crowd = column(claimed, func(d *Delivery) string { return d.Partition })
+	if most == 0 && more {
+		p.crowd = append(p.crowd, column(claimed, func(d *Delivery) string { return d.Partition })...)
+		slices.Sort(p.crowd)
+		p.crowd = slices.Compact(p.crowd)
+	}
+	if r.leavesOut && r.slots > 0 { // a page gets none
+		p.restsUntil = time.Now().Add(min(leftOutShare*time.Since(began), pollEvery)) //nolint:forbidigo // as above
 	}
 	switch {
 	case more:
@@ -172,17 +173,19 @@ func (p *Processor) scan(row pgx.CollectableRow) (*Delivery, error) {
 func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
 	defer cancel()
-	began, b := time.Now(), &pgx.Batch{} //nolint:forbidigo // it decides only what is read
-	p.noticeOutage(began)
+	began, b := time.Now(), &pgx.Batch{}        //nolint:forbidigo // it decides only what is read
+	if began.Sub(p.committedAt) > p.timeout() { // after an outage all holders may be silent: each gets time to register again
+		p.patientUntil = began.Add(2 * p.timeout())
+	}
 	repairs := !began.Before(p.repairsAt)
 	if repairs {
 		p.queueRepair(b)
 	}
 	var crowd []string
-	if began.Sub(p.readAllAt) >= pollEvery { // a commit may have taken longer than claimOverlap
-		p.readAllAt = began
+	all := began.Sub(p.readAllAt) >= pollEvery && began.After(p.restsUntil)
+	if all { // a commit may have taken longer than claimOverlap
 		p.change(func() {
-			if p.caughtUpAt.IsZero() { // messages were due all the time: this claim is for other partitions
+			if p.caughtUpAt.IsZero() { // messages were due all the time
 				crowd = p.crowd
 			}
 			p.caughtUpAt = time.Time{}
@@ -191,7 +194,10 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	b.Queue(readNext, p.Receiver, pollEvery).QueryRow(func(row pgx.Row) error { return row.Scan(&next) })
 	r, more, err := p.claim(ctx, b, 0, crowd)
 	ended := time.Now() //nolint:forbidigo // as above
-	if repairs {        // or it has failed to: the next ticks claim, whatever the repair has met
+	if all && !more {
+		p.readAllAt, p.crowd = ended, nil
+	}
+	if repairs { // or it has failed to: the next ticks claim, whatever the repair has met
 		p.repairsAt = ended.Add(max(repairEvery, repairShare*ended.Sub(began)))
 	}
 	if p.committedAt = ended; err != nil || ended.Sub(began) > p.timeout() {
@@ -203,8 +209,10 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	case len(p.stranded) > 0:
 		p.promoteStranded(ctx)
 		return 0, nil
-	case len(crowd) > 0, more && r.spare > 0:
+	case r.rests > 0:
+		return min(next, r.rests), nil
+	case r.slots > 0 && len(crowd) > 0, more && r.spare > 0:
 		return 0, nil
 	}
-	return cmp.Or(min(next, r.rests), next), nil
+	return next, nil
 }

@@ -78,14 +78,6 @@ update inbox i
 // timeout is how long a tick or a beat may take, also where the lease is shorter.
 func (p *Processor) timeout() time.Duration { return max(p.Policy.Lease, 3*time.Second) }
 
-// noticeOutage is called by each tick. After an outage of the database all holders may be silent, so each gets
-// the time to register again.
-func (p *Processor) noticeOutage(now time.Time) {
-	if now.Sub(p.committedAt) > p.timeout() {
-		p.patientUntil = now.Add(2 * p.timeout())
-	}
-}
-
 // queueTakeOver queues what takes over, unless there was an outage lately.
 func (p *Processor) queueTakeOver(b *pgx.Batch) {
 	if time.Now().Before(p.patientUntil) { //nolint:forbidigo // it decides only when others are taken over

@@ -62,8 +62,8 @@ type Processor struct {
 	// Of the loop alone.
 	committedAt  time.Time  // when a claim was committed; zero after a failed or slow one
 	readAllAt    time.Time  // when a claim last read all that is due
-	crowd        []string   // the partitions of the last claim that left out none of them
-	restsUntil   time.Time  // no claim leaves out a partition that has its share, or a crowd
+	crowd        []string   // partitions of full claims, since a claim that left them out was not full
+	restsUntil   time.Time  // no claim before leaves out a partition that has its share, or the crowd
 	repairsAt    time.Time  // when the next repair is due
 	repairedKey  string     // keys up to it were looked at
 	stranded     [][]string // sets of keys without a first message
@@ -115,7 +115,8 @@ func (p *Processor) Pause(all bool, partitions ...string) {
 //
 // It claims when the next message is due, when Wake receives, when a handler has ended for which
 // another message waits, and once a second, but never sooner than 10 ms after the claim before
-// began, or twice as long as that took. Each page that Consume receives claims too, at any time.
+// began, or twice as long as that took. Each page that Consume receives claims too, at any time. While messages
+// are due all the time, a claim leaves out the partitions of those before it, once a second.
 func (p *Processor) Run(ctx context.Context) error {
 	if p.ran.Swap(true) {
 		return errors.New("inbox: a processor runs once")
