@@ -18,7 +18,7 @@ import (
 
 var walkWhat = flag.String("walk", "", "the crash walk: distinct, points, all, pairs, scenario/program, points (scenario/program/point, separated by |), or scenario/program/point/side/fault; a sample where empty")
 
-// sampleSize is how many points a sample hits at least. It takes the start of the programs and one
+// sampleSize is about how many points a sample hits. It takes the start of the programs and one
 // scenario, by the seed. Continuous integration walks to every round trip.
 const sampleSize = 6
 

@@ -63,7 +63,7 @@ func TestFailover_losesNoChargeThatASynchronousStandbyHas(t *testing.T) {
 }
 
 // programsVariable names the folder of the programs to a process that a test starts.
-const programsVariable = "PROGRAMS"
+const programsVariable = "PAYONCE_TEST_PROGRAMS"
 
 // programs are built once, for all tests of this process and those that they start.
 var programs = sync.OnceValues(func() (harness.Binaries, error) {
@@ -72,6 +72,9 @@ var programs = sync.OnceValues(func() (harness.Binaries, error) {
 	}
 	dir, err := os.MkdirTemp("", "programs-") // testrun removes it
 	if err != nil {
+		return harness.Binaries{}, err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // a server's user is another one
 		return harness.Binaries{}, err
 	}
 	return harness.Build(context.Background(), dir)

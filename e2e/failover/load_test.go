@@ -34,17 +34,24 @@ type load struct {
 }
 
 const (
-	interval    = 25 * time.Millisecond // between two charges
-	duplicates  = 2
-	maxInFlight = 64
+	interval   = 25 * time.Millisecond // between two charges
+	duplicates = 2
 )
+
+// maxInFlight bounds the charges that are sent and not answered.
+func maxInFlight() int {
+	if *failovers > 0 {
+		return 400
+	}
+	return 64
+}
 
 // run sends until stop is closed. What was sent is retried until it is answered, or ctx
 // ends.
 func (l *load) run(ctx context.Context, stop <-chan struct{}) {
 	ticks := time.NewTicker(interval)
 	defer ticks.Stop()
-	slots := make(chan struct{}, maxInFlight)
+	slots := make(chan struct{}, maxInFlight())
 	for {
 		select {
 		case <-stop:
