@@ -116,6 +116,9 @@ func run(ctx context.Context, pool *pgxpool.Pool) error {
 		}
 		all.Wait()
 		for _, a := range answers {
+			if a.Err != nil {
+				return a.Err
+			}
 			bodies[a.Body] = true
 			if a.Status == http.StatusCreated {
 				created++

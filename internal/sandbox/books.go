@@ -86,9 +86,10 @@ func newID(prefix string) string { return prefix + rand.Text() }
 // books are the records of the provider and of the shop. They change by apply alone, which is given what a
 // line of the file holds, so that they are the same after a restart.
 type books struct {
-	objects map[string]object          // by id
-	ids     map[string][]string        // by kind, in the order in which the objects were made
-	waiting map[string]map[string]bool // by kind, the ids of events that were not taken and of intents that are processing
+	objects map[string]object   // by id
+	ids     map[string][]string // by kind, in the order in which the objects were made
+	// waiting has, by kind, the ids of intents that are processing, and of events that were not taken: true if sent.
+	waiting map[string]map[string]bool
 
 	file *os.File // of the journal; nil: the records last as long as the process
 	end  int64
@@ -102,7 +103,7 @@ func (b *books) apply(changed []object) {
 		}
 		b.objects[id] = o
 		if o["_taken"] == false || o["status"] == statusProcessing {
-			b.waiting[kind][id] = true
+			b.waiting[kind][id] = false
 		} else {
 			delete(b.waiting[kind], id)
 		}

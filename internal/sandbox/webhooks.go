@@ -52,7 +52,7 @@ func (s *Sandbox) deliver() {
 	})
 }
 
-// due settles intents, and returns some of the events that were not taken.
+// due settles intents, and returns some of the events that were not taken, which are sent from then on.
 func (s *Sandbox) due() (due []object, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,6 +62,7 @@ func (s *Sandbox) due() (due []object, err error) {
 	for id := range s.books.waiting["event"] {
 		if len(due) < claimSize {
 			due = append(due, s.books.get("event", id))
+			s.books.waiting["event"][id] = true
 		}
 	}
 	return due, nil
@@ -119,9 +120,9 @@ const (
 	repeatDeadline = 20 * time.Second
 )
 
-// duplicateWebhooks is POST /duplicate-webhooks: it sends every event so far once more, so many times, until
-// repeatDeadline, and answers with how many it sent and how many were taken. It does not hold the lock while it
-// sends.
+// duplicateWebhooks is POST /duplicate-webhooks: it sends every event that was sent so far once more, so many
+// times, until repeatDeadline, and answers with how many it sent and how many were taken. It does not hold
+// the lock while it sends.
 func (s *Sandbox) duplicateWebhooks(w http.ResponseWriter, r *http.Request) {
 	var body struct {
 		Times int `json:"times"`
@@ -137,7 +138,9 @@ func (s *Sandbox) duplicateWebhooks(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	var before []object
 	for _, id := range s.books.ids["event"] {
-		before = append(before, s.books.objects[id])
+		if sent, waits := s.books.waiting["event"][id]; sent || !waits {
+			before = append(before, s.books.objects[id])
+		}
 	}
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(r.Context(), repeatDeadline)

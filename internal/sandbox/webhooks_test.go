@@ -154,6 +154,9 @@ func TestEvents_areSentAgainUntilTheyAreTaken(t *testing.T) {
 		f.create("")
 	}
 	testrun.True(t, "each was tried twice", func() bool { return r.setDown(true) >= 6 })
+	testrun.True(t, "those that were sent and not taken are repeated", func() bool {
+		return f.control(http.MethodPost, "/duplicate-webhooks", `{"times":1}`).at("events") == 3.0
+	})
 	r.setDown(false)
 	r.await(3)
 	_, first := r.seen()
@@ -167,6 +170,9 @@ func TestEvents_areSentAgainUntilTheyAreTaken(t *testing.T) {
 	f.control(http.MethodPost, "/duplicate-webhooks", `{"times":2}`).want(t, 200, members{"events": 3.0, "sent": 6.0, "delivered": 0.0})
 	f.stop()
 	f.control(http.MethodPost, "/duplicate-webhooks", `{"times":2}`).want(t, 200, members{"events": 3.0, "sent": 0.0, "delivered": 0.0})
+	f = start(t, sandbox.Options{}) // which sends no event
+	f.create("")
+	f.control(http.MethodPost, "/duplicate-webhooks", `{"times":2}`).want(t, 200, members{"events": 0.0, "sent": 0.0, "delivered": 0.0})
 }
 
 // TestDashboardRefundsAndDisputes_areListedAndSent: disputes and refunds of the dashboard are in the lists, in
