@@ -202,8 +202,10 @@ func (d *Demo) redeliver(ctx context.Context) (string, error) {
 // error, when ctx has ended.
 func (d *Demo) strikeAll(ctx context.Context, length time.Duration) error {
 	const (
-		silence = 2 * time.Second
-		rest    = 1200 * time.Millisecond
+		silence  = 2 * time.Second
+		rest     = 1200 * time.Millisecond
+		patience = 500 * time.Millisecond // for an accepted request: else the kill meets an idle worker
+		moment   = 10 * time.Millisecond
 	)
 	began, random := d.Now(), rand.New(rand.NewPCG(d.Seed, 1)) //nolint:gosec // kills must be repeatable, not secret
 	err := d.setFaults(ctx, harness.Faults{DropAfter: 1})
@@ -218,6 +220,12 @@ func (d *Demo) strikeAll(ctx context.Context, length time.Duration) error {
 		at := rest*time.Duration(i) + rest/4 + time.Duration(random.Int64N(int64(rest/2)))
 		if err = harness.Wait(ctx, at-d.Now().Sub(began)); err != nil {
 			break
+		}
+		for waited := time.Duration(0); d.inFlight.Load() == 0 && waited < patience; waited += moment {
+			_ = harness.Wait(ctx, moment)
+		}
+		if d.inFlight.Load() > 0 {
+			d.busy++
 		}
 		_, err = d.act(ctx, "kill-worker")
 		if other := also[i]; err == nil && other != "" && !(other == "restart-database" && d.noRestart) {
