@@ -149,7 +149,7 @@ func (d *Demo) without(ctx context.Context, g Guard, say func(string)) (f Findin
 	}
 	var audit harness.Audit
 	var shown []string
-	// On a busy machine requests may not meet. Where nothing shall be violated, no try must do it.
+	// On a busy machine requests may not meet. Where nothing may be violated, no try may do it.
 	for try := 0; try < tries && (try == 0 || audit.OK); try++ {
 		if shown, err = other.inflict(ctx, g.scene, strconv.Itoa(try)); err == nil {
 			err = other.quiet(ctx, false)
