@@ -70,7 +70,11 @@ func (c *console) showDemo(found harness.Audit) {
 	c.show(found, func(p io.Writer) {
 		printChecks(p, checks)
 		fmt.Fprintln(p)
-		printViolations(p, checks)
+		for _, f := range found.Red() {
+			for line := range strings.SplitSeq(strings.Join(f.Examples, "\n"), "\n") { // an example may hold a log
+				fmt.Fprintf(p, "%s: %s\n", f.Name, oneLine(line))
+			}
+		}
 		fmt.Fprintln(p, map[bool]string{true: "every promise held", false: "not every promise held"}[found.OK])
 	})
 }

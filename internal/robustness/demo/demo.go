@@ -67,6 +67,7 @@ type Demo struct {
 	db     *pgxpool.Pool                 // the service's database
 	server *local.Server                 // nil if it is another's
 	killed string                        // what a kill is here
+	lab    bool                          // for the guard lab: its server needs no disk
 	ends   []func(context.Context) error // which close calls, the last one first
 
 	acting sync.Mutex      // one action at a time, and none while the demo audits or ends
@@ -115,6 +116,9 @@ func (d *Demo) Run(ctx context.Context) (err error) {
 	if d.Show != nil {
 		go d.Show(ctx, d.world.Service)
 	}
+	if d.before, err = d.sandbox.Books(ctx); err != nil {
+		return err
+	}
 	d.admit(ctx)
 	if err := d.flow(ctx); err != nil {
 		return err
@@ -156,6 +160,8 @@ func (d *Demo) flow(ctx context.Context) error {
 			d.say("%d of %d charges ended; %s", d.ended.Load(), len(charges), d.broken())
 		case err := <-ended:
 			d.say("%d of %d charges ended; %s", d.ended.Load(), len(charges), d.broken())
+			d.acting.Lock()
+			defer d.acting.Unlock()
 			clearing, cancel := closing(ctx) // the sandbox may be another's, and continues without the demo
 			defer cancel()
 			return errors.Join(err, ctx.Err(), d.setFaults(clearing, harness.Faults{}))
@@ -168,13 +174,14 @@ func (d *Demo) flow(ctx context.Context) error {
 func (d *Demo) audit(ctx context.Context) (a harness.Audit, err error) {
 	d.acting.Lock()
 	defer d.acting.Unlock()
+	if d.events, err = d.countEvents(ctx); err != nil {
+		return a, err
+	}
 	if d.repeated, err = d.sandbox.RepeatWebhooks(ctx, 2); err != nil {
 		return a, err
 	}
-	waiting, cancel := context.WithTimeout(ctx, trafficTimeout) // the audit then says what is left
-	defer cancel()
-	if err := d.quiet(waiting, true); err != nil && waiting.Err() == nil {
-		return a, fmt.Errorf("wait until nothing is left to do: %w", err)
+	if d.eventsAgain, err = d.countEvents(ctx); err != nil {
+		return a, err
 	}
 	if d.books, err = d.sandbox.Books(ctx); err != nil {
 		return a, err
@@ -188,4 +195,19 @@ func (d *Demo) audit(ctx context.Context) (a harness.Audit, err error) {
 	d.say("%s", d.summary())
 	d.Report(a)
 	return a, nil
+}
+
+// countEvents counts the events of the demo's charges when nothing is left to do, or the time for that
+// is over: the audit then says what is left.
+func (d *Demo) countEvents(ctx context.Context) (n int, err error) {
+	waiting, cancel := context.WithTimeout(ctx, trafficTimeout)
+	defer cancel()
+	if err := d.quiet(waiting, true); err != nil && waiting.Err() == nil {
+		return 0, fmt.Errorf("wait until nothing is left to do: %w", err)
+	}
+	var ids []string
+	for _, c := range d.sent {
+		ids = append(ids, c.ID)
+	}
+	return n, d.db.QueryRow(ctx, `select count(*) from ledger_events where stream_id = any($1)`, ids).Scan(&n)
 }

@@ -91,17 +91,20 @@ func thrice(status int, body string) []harness.Answer {
 
 // flawless is a run of two charges: one is refunded in part, the other canceled.
 func flawless() *evidence {
-	refund := &request{amount: 40, wanted: succeeded, made: made{ID: "re_1", Status: succeeded, Amount: 40}, answers: thrice(http.StatusAccepted, "{}")}
+	refund := &request{path: "/refunds", amount: 40, wanted: succeeded, made: made{ID: "re_1", Status: succeeded, Amount: 40}, answers: thrice(http.StatusAccepted, "{}")}
 	refusal := &request{amount: 61, wanted: tooMuch, answers: thrice(http.StatusUnprocessableEntity, `{"type":"`+tooMuch+`"}`)}
 	refunded := &charge{follow: []*request{refund, refusal}}
-	refunded.request = request{amount: 100, wanted: succeeded, made: made{ID: "ch_0", Status: "partially_refunded", Amount: 100}, answers: thrice(http.StatusAccepted, "{}")}
+	refunded.request = request{path: chargesPath, amount: 100, wanted: succeeded, made: made{ID: "ch_0", Status: "partially_refunded", Amount: 100}, answers: thrice(http.StatusAccepted, "{}")}
 	stopped := &charge{follow: []*request{{wanted: canceled, made: made{ID: "ch_1", Status: failed}, answers: thrice(http.StatusAccepted, "{}")}}}
-	stopped.request = request{amount: 100, wanted: canceled, made: made{ID: "ch_1", Status: failed, Amount: 100}, answers: thrice(http.StatusAccepted, "{}")}
+	stopped.request = request{path: chargesPath, amount: 100, wanted: canceled, made: made{ID: "ch_1", Status: failed, Amount: 100}, answers: thrice(http.StatusAccepted, "{}")}
 	stopped.Failure.Code, stopped.follow[0].Failure.Code = canceled, canceled
 	e := &evidence{
-		sent:     []*charge{refunded, stopped},
-		books:    harness.Books{DuplicatesSuppressed: 1},
-		repeated: harness.Repeated{Events: 2, Sent: 4, Delivered: 4},
+		sent:        []*charge{refunded, stopped},
+		books:       harness.Books{DuplicatesSuppressed: 1},
+		repeated:    harness.Repeated{Events: 2, Sent: 4, Delivered: 4},
+		events:      8,
+		eventsAgain: 8,
+		busy:        1,
 	}
 	e.workers.Store(leastWorkerKills)
 	e.apis.Store(1)
@@ -135,11 +138,15 @@ var defects = []struct {
 	{"a merchant who acted twice", func(e *evidence, _, _ *charge) { e.books.Notifications[0].Effects = 2 }, notifiedOnce},
 	{"a merchant who was notified under two ids", func(e *evidence, _, _ *charge) { e.notify("re_1", "refund.succeeded") }, notifiedOnce},
 	{"a merchant who was notified of the contrary", func(e *evidence, _, _ *charge) { e.books.Notifications[0].Type = "charge.failed" }, notifiedOnce},
+	{"a refund notified as a charge", func(e *evidence, _, _ *charge) { e.books.Notifications[2].Type = "charge.succeeded" }, notifiedOnce},
+	{"a repeated webhook that added an event", func(e *evidence, _, _ *charge) { e.eventsAgain++ }, webhooksAgain},
+	{"streams that were not read", func(e *evidence, _, _ *charge) { e.events, e.eventsAgain = 0, 0 }, webhooksAgain},
+	{"kills of idle workers alone", func(e *evidence, _, _ *charge) { e.busy = 0 }, allFaults},
 	{"nine kills", func(e *evidence, _, _ *charge) { e.workers.Add(-1) }, allFaults},
 	{"no api killed", func(e *evidence, _, _ *charge) { e.apis.Store(0) }, allFaults},
 	{"no restart of the database", func(e *evidence, _, _ *charge) { e.restarted.Store(0) }, allFaults},
 	{"a restart that is not the demo's to do", func(e *evidence, _, _ *charge) { e.restarted.Store(0); e.noRestart = true }, ""},
-	{"a provider without faults", func(e *evidence, _, _ *charge) { e.books.DuplicatesSuppressed = 0 }, allFaults},
+	{"a provider without faults", func(e *evidence, _, _ *charge) { e.before.DuplicatesSuppressed = 1 }, allFaults},
 	{"a webhook that was not accepted", func(e *evidence, _, _ *charge) { e.repeated.Delivered-- }, allFaults},
 	{"a program that ended without a kill", func(e *evidence, _, _ *charge) { e.losses = []string{"worker-1"} }, allFaults},
 }

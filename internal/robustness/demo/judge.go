@@ -18,6 +18,7 @@ const (
 	oneAnswer     = "observed: one answer per key, byte for byte"
 	endsAsPlanned = "observed: every charge and refund ends as planned"
 	notifiedOnce  = "observed: the merchant is notified of each outcome once"
+	webhooksAgain = "observed: repeated webhooks change nothing"
 	allFaults     = "chaos: every fault happened, and no program ended without a kill"
 )
 
@@ -26,20 +27,31 @@ const leastWorkerKills = 10
 
 // evidence is what was observed of a run.
 type evidence struct {
-	sent     []*charge
-	books    harness.Books
-	repeated harness.Repeated
-	losses   []string // programs that ended and were not killed
+	sent                []*charge
+	before, books       harness.Books // before the first charge, and in the end
+	repeated            harness.Repeated
+	events, eventsAgain int      // of the charges, before and after the webhooks were repeated
+	losses              []string // programs that ended and were not killed
 
 	workers, apis atomic.Int64 // killed
+	busy          int          // workers killed while work was in flight
 	restarted     atomic.Int64 // the duration of the last restart of the database, 0 without one
 	noRestart     bool         // the server is another's
 }
 
+// suppressed is how many requests the provider answered from its record.
+func (e *evidence) suppressed() int {
+	return e.books.DuplicatesSuppressed - e.before.DuplicatesSuppressed
+}
+
+// redelivered is how many webhooks the shop received beyond the first time.
+func (e *evidence) redelivered() int { return e.books.Redelivered() - e.before.Redelivered() }
+
 // verdict checks what the audit cannot see of a run.
 func (e *evidence) verdict() []harness.Check {
 	answers, ends := harness.Check{Name: oneAnswer}, harness.Check{Name: endsAsPlanned}
-	notices, faults := harness.Check{Name: notifiedOnce}, harness.Check{Name: allFaults}
+	notices, again := harness.Check{Name: notifiedOnce}, harness.Check{Name: webhooksAgain}
+	faults := harness.Check{Name: allFaults}
 	for _, c := range e.sent {
 		for _, r := range c.requests() {
 			different := func(a harness.Answer) bool { return a != r.answers[0] }
@@ -52,15 +64,17 @@ func (e *evidence) verdict() []harness.Check {
 			}
 		}
 	}
+	again.Expect(e.events > 0 && e.events == e.eventsAgain, "%d events, then %d", e.events, e.eventsAgain)
 	faults.Expect(e.workers.Load() >= leastWorkerKills, "%d workers were killed, should be %d", e.workers.Load(), leastWorkerKills)
+	faults.Expect(e.busy > 0, "no worker was killed while a charge or refund was in flight")
 	faults.Expect(e.apis.Load() > 0, "no api was killed")
 	faults.Expect(e.noRestart || e.restarted.Load() > 0, "the database was not restarted")
 	// Only faults cause these: requests that the provider had carried out before, and webhooks
 	// that the shop had accepted before.
-	faults.Expect(e.books.DuplicatesSuppressed+e.books.Redelivered() > 0, "neither the provider nor the shop was asked again")
+	faults.Expect(e.suppressed()+e.redelivered() > 0, "neither the provider nor the shop was asked again")
 	faults.Expect(e.repeated.Sent > 0 && e.repeated.Sent == e.repeated.Delivered, "of the provider's webhooks sent again: %+v", e.repeated)
 	faults.Expect(len(e.losses) == 0, "%s", strings.Join(e.losses, "\n"))
-	return []harness.Check{answers, ends, notices, faults}
+	return []harness.Check{answers, ends, notices, again, faults}
 }
 
 // expectNotice wants the merchant to have been notified of the outcome once.
@@ -69,8 +83,9 @@ func (e *evidence) expectNotice(notices *harness.Check, r *request) {
 	if r.outcome() == succeeded {
 		outcome = succeeded
 	}
+	outcome = strings.TrimSuffix(path.Base(r.path), "s") + "." + outcome
 	received := slices.DeleteFunc(slices.Clone(e.books.Notifications), func(n harness.Notification) bool { return n.Reference != r.ID })
-	once := len(received) == 1 && strings.HasSuffix(received[0].Type, "."+outcome) && received[0].Effects == 1 && received[0].Deliveries >= 1
+	once := len(received) == 1 && received[0].Type == outcome && received[0].Effects == 1 && received[0].Deliveries >= 1
 	notices.Expect(once, "%s: notified %+v, should be of %s once", r.ID, received, outcome)
 }
 
@@ -93,7 +108,7 @@ provider  %d requests, %d duplicates suppressed; %d webhooks received, %d redeli
 webhooks  %d events of the provider, sent again %d times in all
 `, enumerate(charges), enumerate(refunds),
 		d.Requests.Load(), d.Replays.Load(), d.Unanswered.Load(), d.TurnedAway.Load(),
-		d.books.Requests, d.books.DuplicatesSuppressed, len(d.books.Notifications), d.books.Redelivered(),
+		d.books.Requests-d.before.Requests, d.suppressed(), len(d.books.Notifications)-len(d.before.Notifications), d.redelivered(),
 		d.repeated.Events, d.repeated.Sent)
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -33,7 +34,7 @@ func Actions() (all []Action) {
 	for _, e := range entries("action") {
 		all = append(all, Action{e["action"], e["group"], e["title"], e["what"], e["shows"]})
 	}
-	for _, g := range Guards() {
+	for _, g := range Guards()[1:] {
 		all = append(all, Action{g.Name, "guard", "Remove " + g.Name, g.Kind + "; " + g.Fault, g.Violates()})
 	}
 	return all
@@ -74,8 +75,12 @@ func (d *Demo) Do(ctx context.Context, name string, progress func(string)) (said
 // obey takes an action for each line of the commands until they end.
 func (d *Demo) obey(ctx context.Context) {
 	for lines := bufio.NewScanner(d.Commands); lines.Scan() && ctx.Err() == nil; {
-		say := func(text string) { d.say("%s: %s", lines.Text(), text) }
-		said, _, err := d.Do(ctx, lines.Text(), say)
+		name := strings.TrimSpace(lines.Text())
+		if name == "" {
+			continue
+		}
+		say := func(text string) { d.say("%s: %s", name, text) }
+		said, _, err := d.Do(ctx, name, say)
 		if err != nil {
 			said = "failed: " + err.Error()
 		}
@@ -165,10 +170,10 @@ func (d *Demo) outage(ctx context.Context, e entry) (string, error) {
 	if err == nil {
 		err = harness.Wait(ctx, outageLength)
 	}
-	ctx, cancel := closing(ctx)
-	defer cancel()
 	d.striking.Lock()
 	defer d.striking.Unlock()
+	ctx, cancel := closing(ctx)
+	defer cancel()
 	return fmt.Sprintf("for %s %s", outageLength, e["said"]), errors.Join(err, d.sandbox.SetFaults(ctx, d.faults))
 }
 
@@ -202,8 +207,10 @@ func (d *Demo) redeliver(ctx context.Context) (string, error) {
 // error, when ctx has ended.
 func (d *Demo) strikeAll(ctx context.Context, length time.Duration) error {
 	const (
-		silence = 2 * time.Second
-		rest    = 1200 * time.Millisecond
+		silence  = 2 * time.Second
+		rest     = 1200 * time.Millisecond
+		patience = 500 * time.Millisecond // for an accepted request: else the kill meets an idle worker
+		moment   = 10 * time.Millisecond
 	)
 	began, random := d.Now(), rand.New(rand.NewPCG(d.Seed, 1)) //nolint:gosec // kills must be repeatable, not secret
 	err := d.setFaults(ctx, harness.Faults{DropAfter: 1})
@@ -218,6 +225,12 @@ func (d *Demo) strikeAll(ctx context.Context, length time.Duration) error {
 		at := rest*time.Duration(i) + rest/4 + time.Duration(random.Int64N(int64(rest/2)))
 		if err = harness.Wait(ctx, at-d.Now().Sub(began)); err != nil {
 			break
+		}
+		for waited := time.Duration(0); d.inFlight.Load() == 0 && waited < patience; waited += moment {
+			_ = harness.Wait(ctx, moment)
+		}
+		if d.inFlight.Load() > 0 {
+			d.busy++
 		}
 		_, err = d.act(ctx, "kill-worker")
 		if other := also[i]; err == nil && other != "" && !(other == "restart-database" && d.noRestart) {

@@ -91,11 +91,11 @@ func (d *Demo) build(ctx context.Context) error {
 }
 
 // openDatabase makes a database on the server given, or starts a server: with every commit
-// forced to disk, as the programs demand.
+// forced to disk, as the programs demand, or in memory for the guard lab.
 func (d *Demo) openDatabase(ctx context.Context) (err error) {
 	if d.Database == "" {
 		d.say("starting PostgreSQL")
-		if d.server, err = local.Start(ctx, local.Options{Fsync: true}); err != nil {
+		if d.server, err = local.Start(ctx, local.Options{Fsync: true, InMemory: d.lab}); err != nil {
 			return err
 		}
 		d.ends = append(d.ends, func(context.Context) error { return d.server.Close() }) //nolint:contextcheck // Close bounds itself
@@ -111,14 +111,14 @@ func (d *Demo) openDatabase(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("read the URL of the demo's server: %w", err)
 	}
+	d.ends = append(d.ends, func(ctx context.Context) error {
+		defer server.Close()
+		_, err := server.Exec(ctx, "drop database if exists "+name+" with (force)")
+		return err
+	})
 	if _, err := server.Exec(ctx, "create database "+name); err != nil {
 		return fmt.Errorf("make the demo's database: %w", err)
 	}
-	d.ends = append(d.ends, func(ctx context.Context) error {
-		defer server.Close()
-		_, err := server.Exec(ctx, "drop database "+name+" with (force)")
-		return err
-	})
 	return d.openPool(ctx)
 }
 

@@ -144,7 +144,8 @@ type merchant struct {
 
 	sandbox harness.Sandbox
 
-	ended atomic.Int64 // charges
+	ended    atomic.Int64 // charges
+	inFlight atomic.Int64 // requests that were accepted, and are not seen to have ended
 }
 
 // made is a charge or a refund as GET shows it.
@@ -190,10 +191,12 @@ func (m *merchant) run(ctx context.Context, charges []*charge, pause time.Durati
 func (m *merchant) send(ctx context.Context, about string, r *request, between ...*request) {
 	r.answers = m.PostAll(ctx, r.together, about+r.path, r.key, []byte(r.body))
 	if len(r.answers) > 0 && r.answers[0].Status == http.StatusAccepted {
+		m.inFlight.Add(1)
 		for _, next := range between {
 			m.send(ctx, r.answers[0].Location, next)
 		}
 		_ = m.Await(ctx, r.answers[0].Location, &r.made, r.hasEnded)
+		m.inFlight.Add(-1)
 	}
 	r.answers = append(r.answers, m.PostAll(ctx, 3-r.together, about+r.path, r.key, []byte(r.body))...)
 }
