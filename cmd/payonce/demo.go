@@ -45,7 +45,7 @@ func (d demoCmd) Run(ctx context.Context, c *console) (err error) {
 	if d.Break != "" {
 		return d.showGuards(ctx, c, played)
 	}
-	url := ""
+	var url string
 	if d.Running {
 		running, err := program.Load[demo.Running](program.Environ())
 		if err != nil {

@@ -233,12 +233,12 @@ func (d *Demo) strikeAll(ctx context.Context, length time.Duration) error {
 			d.busy++
 		}
 		_, err = d.act(ctx, "kill-worker")
-		if other := also[i]; err == nil && other != "" && !(other == "restart-database" && d.noRestart) {
+		if other := also[i]; err == nil && other != "" && (other != "restart-database" || !d.noRestart) {
 			_, err = d.act(ctx, other)
 		}
 	}
 	if ctx.Err() != nil {
-		return nil
+		err = nil
 	}
 	return err
 }
