@@ -7,4 +7,4 @@ var RequestTimeout = &requestTimeout
 func HoldsCard(s string) bool { return holdsCard(s) }
 
 // Problem is a refusal.
-type Problem = problem
+type Problem = problem //nolint:errname // the name in the contract

@@ -37,7 +37,7 @@ func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 		"metadata", `{"`+secret+`":"`+secret+`"}`, "items", `[{"sku":"`+secret+`","quantity":1}]`)
 	late := unsigned("{}").with("Stripe-Signature", "t="+unix(301)+",v1="+mac(stripeSecret, unix(301), "{}"))
 	const charges, refunds, ofKey, events = "/v1/charges", "/v1/charges/:id/refunds", "/v1/idempotency-keys/:key", "/v1/webhooks/stripe"
-	var unread, first, replayed = httpapi.Result(""), httpapi.KeyFirst, httpapi.KeyReplayed
+	unread, first, replayed := httpapi.Result(""), httpapi.KeyFirst, httpapi.KeyReplayed
 	testdb.Exec(t, db.Pool(), `delete from outbox`)
 	for _, test := range []struct {
 		w      *world

@@ -122,7 +122,7 @@ func (s *Sandbox) dispute(c *call, i object, body outside) any {
 	return d
 }
 
-// move gives the amount and the fee of a dispute back, or takes them, unless it has: the first balance transaction
+// move returns the amount and the fee of a dispute, or takes them, unless it has: the first balance transaction
 // takes, the second gives back, and so on.
 func (s *Sandbox) move(c *call, d object, back bool) {
 	all, _ := d["balance_transactions"].([]any)
