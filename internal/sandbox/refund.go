@@ -123,7 +123,7 @@ func (s *Sandbox) dispute(c *call, i object, body outside) any {
 }
 
 // move returns the amount and the fee of a dispute, or takes them, unless it has: the first balance transaction
-// takes, the second gives back, and so on.
+// takes, the second returns them, and so on.
 func (s *Sandbox) move(c *call, d object, back bool) {
 	all, _ := d["balance_transactions"].([]any)
 	sign, event := int64(-1), "charge.dispute.funds_withdrawn"
