@@ -212,11 +212,11 @@ func TestPointers(t *testing.T) {
 	expired := keptAs([]byte(`1`))
 	expired.Expired, expired.Answer = true, theAnswer()
 	got, err := expired.Replay(idempotency.Request{Fingerprint: []byte("a")})
-	if want := (idempotency.Answer{StatusCode: http.StatusAccepted, Header: http.Header{"Location": theAnswer().Header["Location"]}}); !errors.Is(err, idempotency.ErrExpired) {
+	if !errors.Is(err, idempotency.ErrExpired) {
 		t.Errorf("an expired answer is replayed: %v", err)
-	} else {
-		testrun.Same(t, "what is left of an expired answer", want, got.Answer)
 	}
+	left := http.Header{"Location": theAnswer().Header["Location"]}
+	testrun.Same(t, "what is left of an expired answer", idempotency.Answer{StatusCode: http.StatusAccepted, Header: left}, got.Answer)
 	for name, got := range map[string][]string{
 		"a request that is not kept":  pointers(t, keptAs(nil), []byte(`2`)),
 		"another one without a form":  pointers(t, keptAs([]byte(`1`)), nil),

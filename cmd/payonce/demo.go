@@ -93,7 +93,8 @@ func (d demoCmd) showGuards(ctx context.Context, c *console, lab *demo.Demo) err
 	}
 	c.show(map[string]any{"ok": err == nil, "guards": findings}, func(p io.Writer) {
 		for _, f := range findings {
-			fmt.Fprintf(p, "\n%s: %s\n  removed    %s\n  fault      %s\n", f.Name, f.Verdict(), strings.TrimSuffix(f.Kind+": "+strings.Join(strings.Fields(f.Remove), " "), ": "), f.Fault)
+			removed := strings.TrimSuffix(f.Kind+": "+strings.Join(strings.Fields(f.Remove), " "), ": ")
+			fmt.Fprintf(p, "\n%s: %s\n  removed    %s\n  fault      %s\n", f.Name, f.Verdict(), removed, f.Fault)
 			for _, check := range f.Violated {
 				fmt.Fprintf(p, "  violated   %s, for example %s\n", check.Name, oneLine(check.Examples[0]))
 			}

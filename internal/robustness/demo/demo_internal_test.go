@@ -89,14 +89,16 @@ func thrice(status int, body string) []harness.Answer {
 	return []harness.Answer{a, a, a}
 }
 
+func accepted() []harness.Answer { return thrice(http.StatusAccepted, "{}") }
+
 // flawless is a run of two charges: one is refunded in part, the other canceled.
 func flawless() *evidence {
-	refund := &request{path: "/refunds", amount: 40, wanted: succeeded, made: made{ID: "re_1", Status: succeeded, Amount: 40}, answers: thrice(http.StatusAccepted, "{}")}
+	refund := &request{path: "/refunds", amount: 40, wanted: succeeded, made: made{ID: "re_1", Status: succeeded, Amount: 40}, answers: accepted()}
 	refusal := &request{amount: 61, wanted: tooMuch, answers: thrice(http.StatusUnprocessableEntity, `{"type":"`+tooMuch+`"}`)}
 	refunded := &charge{follow: []*request{refund, refusal}}
-	refunded.request = request{path: chargesPath, amount: 100, wanted: succeeded, made: made{ID: "ch_0", Status: "partially_refunded", Amount: 100}, answers: thrice(http.StatusAccepted, "{}")}
-	stopped := &charge{follow: []*request{{wanted: canceled, made: made{ID: "ch_1", Status: failed}, answers: thrice(http.StatusAccepted, "{}")}}}
-	stopped.request = request{path: chargesPath, amount: 100, wanted: canceled, made: made{ID: "ch_1", Status: failed, Amount: 100}, answers: thrice(http.StatusAccepted, "{}")}
+	refunded.request = request{path: chargesPath, amount: 100, wanted: succeeded, made: made{ID: "ch_0", Status: "partially_refunded", Amount: 100}, answers: accepted()}
+	stopped := &charge{follow: []*request{{wanted: canceled, made: made{ID: "ch_1", Status: failed}, answers: accepted()}}}
+	stopped.request = request{path: chargesPath, amount: 100, wanted: canceled, made: made{ID: "ch_1", Status: failed, Amount: 100}, answers: accepted()}
 	stopped.Failure.Code, stopped.follow[0].Failure.Code = canceled, canceled
 	e := &evidence{
 		sent:        []*charge{refunded, stopped},
@@ -134,7 +136,7 @@ var defects = []struct {
 	{"a charge that ended otherwise", func(_ *evidence, c, _ *charge) { c.wanted = "card_declined" }, endsAsPlanned},
 	{"a charge of another amount", func(_ *evidence, _, c *charge) { c.Amount++ }, endsAsPlanned},
 	{"a refund of less than was requested", func(_ *evidence, c, _ *charge) { c.follow[0].Amount-- }, endsAsPlanned},
-	{"a refund that was to be refused", func(_ *evidence, c, _ *charge) { c.follow[1].answers = thrice(http.StatusAccepted, "{}") }, endsAsPlanned},
+	{"a refund that was to be refused", func(_ *evidence, c, _ *charge) { c.follow[1].answers = accepted() }, endsAsPlanned},
 	{"a merchant who acted twice", func(e *evidence, _, _ *charge) { e.books.Notifications[0].Effects = 2 }, notifiedOnce},
 	{"a merchant who was notified under two ids", func(e *evidence, _, _ *charge) { e.notify("re_1", "refund.succeeded") }, notifiedOnce},
 	{"a merchant who was notified of the contrary", func(e *evidence, _, _ *charge) { e.books.Notifications[0].Type = "charge.failed" }, notifiedOnce},
