@@ -87,14 +87,14 @@ func share(slots int) int { return max(1, 7*slots/8) }
 
 // reserve reserves free slots for a claim: for the loop where most is 0, or at most so many for a page. It leaves
 // out the partitions crowd too. A claim that leaves out a partition reads all that the partition has due. So a page
-// gets none meanwhile, and such claims take a tenth of the time at most, unless they leave out only what is paused.
+// gets none meanwhile, and where such claims take long they rest, unless they leave out only what is paused.
 func (p *Processor) reserve(most int, crowd []string) reservation {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r, has := reservation{full: append(append([]string{}, p.pausedIn...), crowd...)}, map[string]int{} // never null, which would claim nothing
 	r.since, r.unclaimed = time.Since(p.caughtUpAt), p.unclaimed.Load()                                //nolint:forbidigo // it decides only what is read
 	for d := range p.running {
-		if has[d.Partition]++; d.Partition != "" && has[d.Partition] == share(p.Concurrency) {
+		if has[d.Partition]++; d.Partition != "" && has[d.Partition] == share(p.Concurrency) && !slices.Contains(p.pausedIn, d.Partition) {
 			r.full = append(r.full, d.Partition)
 		}
 	}
@@ -145,10 +145,17 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int, crowd []s
 	if most == 0 && more {
 		p.crowd = append(p.crowd, column(claimed, func(d *Delivery) string { return d.Partition })...)
 		slices.Sort(p.crowd)
-		p.crowd = slices.Compact(p.crowd)
+		if p.crowd = slices.Compact(p.crowd); len(p.crowd) > crowdMost { // one partition after the other has its turn
+			p.crowd = nil
+		}
 	}
 	if r.leavesOut && r.slots > 0 { // a page gets none
-		p.restsUntil = time.Now().Add(min(leftOutShare*time.Since(began), pollEvery)) //nolint:forbidigo // as above
+		ended := time.Now() //nolint:forbidigo // as above
+		rest := leftOutShare * max(0, ended.Sub(began)-minClaimInterval)
+		p.restsUntil = ended.Add(min(rest, pollEvery))
+		if len(crowd) > 0 {
+			p.crowdAfter = ended.Add(rest)
+		}
 	}
 	switch {
 	case more:
@@ -185,7 +192,7 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	all := began.Sub(p.readAllAt) >= pollEvery && began.After(p.restsUntil)
 	if all { // a commit may have taken longer than claimOverlap
 		p.change(func() {
-			if p.caughtUpAt.IsZero() { // messages were due all the time
+			if p.caughtUpAt.IsZero() && began.After(p.crowdAfter) { // messages were due all the time
 				crowd = p.crowd
 			}
 			p.caughtUpAt = time.Time{}

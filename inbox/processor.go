@@ -63,7 +63,8 @@ type Processor struct {
 	committedAt  time.Time  // when a claim was committed; zero after a failed or slow one
 	readAllAt    time.Time  // when a claim last read all that is due
 	crowd        []string   // partitions of full claims, since a claim that left them out was not full
-	restsUntil   time.Time  // no claim before leaves out a partition that has its share, or the crowd
+	restsUntil   time.Time  // no claim before leaves out a partition that has its share; at most pollEvery ahead
+	crowdAfter   time.Time  // no claim before leaves out the crowd
 	repairsAt    time.Time  // when the next repair is due
 	repairedKey  string     // keys up to it were looked at
 	stranded     [][]string // sets of keys without a first message
@@ -79,7 +80,8 @@ const (
 	pollEvery        = time.Second
 	minClaimInterval = 10 * time.Millisecond
 	claimOverlap     = 2 * time.Second // a message may be committed later than its due time
-	leftOutShare     = 10              // a claim that leaves out partitions rests for so many times as long as it took
+	leftOutShare     = 10              // a claim that leaves out partitions rests for so many times as long as it took, from minClaimInterval on
+	crowdMost        = 64              // partitions that a claim leaves out for others
 	releaseTime      = 5 * time.Second // that handlers have after Drain
 )
 
@@ -116,7 +118,7 @@ func (p *Processor) Pause(all bool, partitions ...string) {
 // It claims when the next message is due, when Wake receives, when a handler has ended for which
 // another message waits, and once a second, but never sooner than 10 ms after the claim before
 // began, or twice as long as that took. Each page that Consume receives claims too, at any time. While messages
-// are due all the time, a claim leaves out the partitions of those before it, once a second.
+// are due all the time, a claim leaves out the partitions of those before it, about once a second.
 func (p *Processor) Run(ctx context.Context) error {
 	if p.ran.Swap(true) {
 		return errors.New("inbox: a processor runs once")

@@ -169,6 +169,9 @@ func TestSlowBodies_keepNoOthersOut(t *testing.T) {
 		wantStatus(t, a, http.StatusAccepted)
 	}
 	wantRows(t, w.db, before, ofCharges(good))
+	if slow == 0 {
+		t.Skip("slow senders of events were not there: this machine has one address of the loopback interface")
+	}
 	answered := map[int]int{}
 	for range slow { // without the end of any body
 		answered[testrun.Receive(t, "the end of a slow sender", ended)]++

@@ -102,7 +102,7 @@ func (b *books) apply(changed []object) {
 			b.ids[kind] = append(b.ids[kind], id)
 		}
 		b.objects[id] = o
-		if o["_taken"] == false || o["status"] == statusProcessing {
+		if kind == "event" && o["_taken"] != true || o["status"] == statusProcessing {
 			b.waiting[kind][id] = false
 		} else {
 			delete(b.waiting[kind], id)

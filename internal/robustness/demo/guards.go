@@ -114,7 +114,7 @@ func (d *Demo) Break(ctx context.Context, name string) (all []Finding, err error
 	for _, g := range guards {
 		f, err := d.without(ctx, g, d.Say)
 		if err != nil {
-			return nil, fmt.Errorf("without %s: %w", g.Name, err)
+			return all, fmt.Errorf("without %s: %w", g.Name, err)
 		}
 		d.say("%s: %s", g.Name, f.Verdict())
 		all = append(all, f)

@@ -131,15 +131,20 @@ func (d *Demo) sendTen(ctx context.Context) (string, error) {
 func (d *Demo) kill(ctx context.Context, kind string, programs []*harness.Process, killed *atomic.Int64) (string, error) {
 	d.striking.Lock()
 	defer d.striking.Unlock()
-	which := killed.Add(1) % programsOfKind
+	which := killed.Load() % programsOfKind
 	said := fmt.Sprintf("%s-%d was %s, and runs again", kind, which+1, d.killed)
 	if d.Running != nil {
-		return said, d.cutSessions(ctx, kind)
+		err := d.cutSessions(ctx, kind)
+		if err == nil {
+			killed.Add(1)
+		}
+		return said, err
 	}
 	p := programs[which]
 	if err := p.Kill(); err != nil {
 		return "", fmt.Errorf("%w\n%s", err, p.Tail())
 	}
+	killed.Add(1)
 	_ = harness.Wait(ctx, killPause) // a start fails where ctx has ended
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -156,7 +161,9 @@ func (d *Demo) restart(ctx context.Context) (string, error) {
 	began := d.Now()
 	err := d.server.Restart(ctx)
 	took := d.Now().Sub(began)
-	d.restarted.Store(int64(took))
+	if err == nil {
+		d.restarted.Store(int64(took))
+	}
 	return fmt.Sprintf("PostgreSQL was shut down at once and answers again after %s", took.Round(time.Millisecond)), err
 }
 
