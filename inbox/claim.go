@@ -94,11 +94,12 @@ func (p *Processor) reserve(most int, crowd []string) reservation {
 	r, has := reservation{full: append(append([]string{}, p.pausedIn...), crowd...)}, map[string]int{} // never null, which would claim nothing
 	r.since, r.unclaimed = time.Since(p.caughtUpAt), p.unclaimed.Load()                                //nolint:forbidigo // it decides only what is read
 	for d := range p.running {
-		if has[d.Partition]++; d.Partition != "" && has[d.Partition] == share(p.Concurrency) && !slices.Contains(p.pausedIn, d.Partition) {
+		if has[d.Partition]++; d.Partition != "" && has[d.Partition] == share(p.Concurrency) {
 			r.full = append(r.full, d.Partition)
 		}
 	}
-	if r.leavesOut = len(r.full) > len(p.pausedIn); r.leavesOut && most == 0 {
+	r.leavesOut = slices.ContainsFunc(r.full, func(partition string) bool { return !slices.Contains(p.pausedIn, partition) })
+	if r.leavesOut && most == 0 {
 		r.rests = time.Until(p.restsUntil) //nolint:forbidigo // as above
 	}
 	free := p.Concurrency - len(p.running) - p.reserved
