@@ -77,8 +77,6 @@ type reservation struct {
 	slots     int
 	spare     int           // slots that are free beside these
 	full      []string      // partitions that have their share, or are paused
-	leavesOut bool          // some of them are not paused
-	rests     time.Duration // until a claim may leave out such partitions again
 	since     time.Duration // the claim reads no older due times: all that was due before is claimed
 	unclaimed int64         // of the processor
 }
@@ -86,8 +84,8 @@ type reservation struct {
 func share(slots int) int { return max(1, 7*slots/8) }
 
 // reserve reserves free slots for a claim: for the loop where most is 0, or at most so many for a page. It leaves
-// out the partitions crowd too. A claim that leaves out a partition reads all that the partition has due. So a page
-// gets none meanwhile, and where such claims take long they rest, unless they leave out only what is paused.
+// out the partitions crowd too. While a partition is left out, a page gets none: its claim would read all that the
+// partition has due.
 func (p *Processor) reserve(most int, crowd []string) reservation {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,10 +96,6 @@ func (p *Processor) reserve(most int, crowd []string) reservation {
 			r.full = append(r.full, d.Partition)
 		}
 	}
-	r.leavesOut = slices.ContainsFunc(r.full, func(partition string) bool { return !slices.Contains(p.pausedIn, partition) })
-	if r.leavesOut && most == 0 {
-		r.rests = time.Until(p.restsUntil) //nolint:forbidigo // as above
-	}
 	free := p.Concurrency - len(p.running) - p.reserved
 	if p.reserved > 0 {
 		free-- // the claim in flight may take messages of one partition only: a slot stays for others
@@ -109,7 +103,7 @@ func (p *Processor) reserve(most int, crowd []string) reservation {
 	if free <= 0 || len(r.full) > 0 {
 		p.unclaimed.Add(1)
 	}
-	if !p.open || p.paused || free <= 0 || r.rests > 0 || most > 0 && len(r.full) > 0 {
+	if !p.open || p.paused || free <= 0 || most > 0 && len(r.full) > 0 {
 		return r
 	}
 	if r.slots = share(free); most > 0 {
@@ -150,14 +144,6 @@ func (p *Processor) claim(ctx context.Context, b *pgx.Batch, most int, crowd []s
 			p.crowd = nil
 		}
 	}
-	if r.leavesOut && r.slots > 0 { // a page gets none
-		ended := time.Now() //nolint:forbidigo // as above
-		rest := leftOutShare * max(0, ended.Sub(began)-minClaimInterval)
-		p.restsUntil = ended.Add(min(rest, pollEvery))
-		if len(crowd) > 0 {
-			p.crowdAfter = ended.Add(rest)
-		}
-	}
 	switch {
 	case more:
 	case most > 0 && r.unclaimed != p.unclaimed.Load():
@@ -190,7 +176,7 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 		p.queueRepair(b)
 	}
 	var crowd []string
-	all := began.Sub(p.readAllAt) >= pollEvery && began.After(p.restsUntil)
+	all := began.Sub(p.readAllAt) >= pollEvery
 	if all { // a commit may have taken longer than claimOverlap
 		p.change(func() {
 			if p.caughtUpAt.IsZero() && began.After(p.crowdAfter) { // messages were due all the time
@@ -205,6 +191,9 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	if all && !more {
 		p.readAllAt, p.crowd = ended, nil
 	}
+	if len(crowd) > 0 && r.slots > 0 {
+		p.crowdAfter = ended.Add(crowdRest * ended.Sub(began))
+	}
 	if repairs { // or it has failed to: the next ticks claim, whatever the repair has met
 		p.repairsAt = ended.Add(max(repairEvery, repairShare*ended.Sub(began)))
 	}
@@ -217,8 +206,6 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	case len(p.stranded) > 0:
 		p.promoteStranded(ctx)
 		return 0, nil
-	case r.rests > 0:
-		return min(next, r.rests), nil
 	case r.slots > 0 && len(crowd) > 0, more && r.spare > 0:
 		return 0, nil
 	}

@@ -63,7 +63,6 @@ type Processor struct {
 	committedAt  time.Time  // when a claim was committed; zero after a failed or slow one
 	readAllAt    time.Time  // when a claim last read all that is due
 	crowd        []string   // partitions of full claims, since a claim that left them out was not full
-	restsUntil   time.Time  // no claim before leaves out a partition that has its share; at most pollEvery ahead
 	crowdAfter   time.Time  // no claim before leaves out the crowd
 	repairsAt    time.Time  // when the next repair is due
 	repairedKey  string     // keys up to it were looked at
@@ -80,7 +79,7 @@ const (
 	pollEvery        = time.Second
 	minClaimInterval = 10 * time.Millisecond
 	claimOverlap     = 2 * time.Second // a message may be committed later than its due time
-	leftOutShare     = 10              // a claim that leaves out partitions rests for so many times as long as it took, from minClaimInterval on
+	crowdRest        = 10              // times as long as a claim took that leaves out the crowd, before the next one
 	crowdMost        = 64              // partitions that a claim leaves out for others
 	releaseTime      = 5 * time.Second // that handlers have after Drain
 )
