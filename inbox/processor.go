@@ -61,7 +61,7 @@ type Processor struct {
 
 	// Of the loop alone.
 	committedAt  time.Time  // when a claim was committed; zero after a failed or slow one
-	readAllAt    time.Time  // when a claim last read all that is due
+	readAllAt    time.Time  // when a claim that read all due times was last not full, or failed
 	crowd        []string   // partitions of full claims, since a claim that left them out was not full
 	crowdAfter   time.Time  // no claim before leaves out the crowd
 	repairsAt    time.Time  // when the next repair is due

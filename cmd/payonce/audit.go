@@ -62,7 +62,14 @@ func (a auditCmd) Run(ctx context.Context, c *console, db *postgres.DB, client *
 				before.Until.UTC().Format(time.RFC3339), before.New)
 			printChecks(p, report.Checks)
 		}
-		printViolations(p, report.Checks)
+		for _, check := range report.Checks {
+			for _, example := range check.Examples {
+				fmt.Fprintf(p, "%s: %s\n", check.Name, oneLine(example))
+			}
+			if more := check.Violated - int64(len(check.Examples)); more > 0 {
+				fmt.Fprintf(p, "%s: and %d more of %d\n", check.Name, more, check.Checked)
+			}
+		}
 	})
 	if unfinished == nil && !report.OK {
 		return errFound
@@ -75,18 +82,6 @@ func printChecks(p io.Writer, checks []audit.Check) {
 	table(p, checks, columns[audit.Check]{"CHECK\tCHECKED\tVIOLATED\tRESULT", func(c audit.Check) []any {
 		return []any{c.Name, c.Checked, c.Violated, map[bool]string{true: "ok", false: "VIOLATED"}[c.Violated == 0]}
 	}})
-}
-
-// printViolations prints a line for each violation that a check keeps.
-func printViolations(p io.Writer, checks []audit.Check) {
-	for _, c := range checks {
-		for _, example := range c.Examples {
-			fmt.Fprintf(p, "%s: %s\n", c.Name, oneLine(example))
-		}
-		if more := c.Violated - int64(len(c.Examples)); more > 0 {
-			fmt.Fprintf(p, "%s: and %d more of %d\n", c.Name, more, c.Checked)
-		}
-	}
 }
 
 // reconcile adds what the provider's lists show to the report and, with --repair, lets the workers

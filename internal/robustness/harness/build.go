@@ -31,8 +31,9 @@ func In(dir string) Binaries {
 
 // Build builds the four programs into dir, which is an absolute path, and returns their paths. The flags go
 // to `go run` (-race, -overlay=FILE, -C TREE), which keeps what it linked in Go's cache: a program that has not
-// changed is copied, and knows no commit. The first one compiles what all need, then the others are built at once. Without flags,
-// where all four lie next to the running program, as in an image, it builds nothing and returns those.
+// changed is copied. A program that was built so does not know its commit. The first one compiles what all need,
+// then the others are built at once. Without flags, where all four lie next to the running program, as in an
+// image, Build builds nothing and returns those.
 func Build(ctx context.Context, dir string, flags ...string) (Binaries, error) {
 	if self, err := os.Executable(); err == nil && len(flags) == 0 {
 		beside := In(filepath.Dir(self))
