@@ -152,7 +152,7 @@ func ordered(items []domain.Item) []domain.Item {
 func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{
 		{SQL: insertReservation, ManyRows: insertReservations},
-		{SQL: endReservations, Table: "reservations", Key: 1},
-		{SQL: moveStock, Table: "stock", Key: 2},
+		{SQL: endReservations, Locks: "reservations", Key: 1},
+		{SQL: moveStock, Locks: "stock", Key: 2},
 	}
 }

@@ -21,7 +21,7 @@ type Batcher[Q, A any] struct {
 	// Call carries out items and returns one result for each. ctx has the values of the first item's
 	// context, and does not end.
 	Call func(ctx context.Context, items []Q) []Result[A]
-	// Slots bounds the calls in flight: each occupies a place before it takes its items. Others may too.
+	// Slots bounds the calls in flight: each occupies a place before it takes its items. Several batchers may share it.
 	Slots chan struct{}
 	// Fit is how many items of the queue one call takes, at least one; all where nil.
 	Fit func(queue []Q) int
@@ -70,7 +70,8 @@ func (b *Batcher[Q, A]) Do(ctx context.Context, value Q) (A, error) {
 	return *new(A), ctx.Err()
 }
 
-// run calls until nothing is queued. A call waits up to nextAfter for the one before, whose callers may then join it.
+// run calls until nothing is queued. The next call begins when this one ends, so that its callers may join the next, or
+// after nextAfter.
 func (b *Batcher[Q, A]) run() {
 	for {
 		for range 2 { // goroutines that run may queue items, or make others ready that do

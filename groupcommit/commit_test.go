@@ -41,7 +41,7 @@ func declared() *groupcommit.Statements {
 		{SQL: insertPoison, ManyRows: `insert into effects (id, twin) select 1 / n, 0 from unnest($1::int[]) as p (n)`},
 		{SQL: insertNowhere, ManyRows: `insert into nowhere (id) select * from unnest($1::int[])`},
 		{SQL: insertDiary, ManyRows: `insert into diaries (merchant_id, id) select * from unnest($1::text[], $2::int[])`},
-		{SQL: takeStock, Table: "stock", Key: 2},
+		{SQL: takeStock, Locks: "stock", Key: 2},
 	}, inbox.Writes()...)...)
 }
 

@@ -160,14 +160,15 @@ type queuedBatch struct {
 	ctx       context.Context // the caller's, with its trace and the time at which it leaves
 	tenant    string          // whose rows its statements may write; "" for none
 	batch     pgx.Batch
-	callbacks sync.Mutex // held while one runs, and once the caller has left
+	callbacks sync.Mutex // held while one runs, and for ever once the caller has left, so that none runs any more
 }
 
 // fit is how many batches one group commit takes.
 func fit(batches []*queuedBatch) int {
 	statements := 0
 	for n, q := range batches {
-		if statements += q.batch.Len(); n > 0 && (n == maxBatches || statements > maxStatements) {
+		statements += q.batch.Len()
+		if n > 0 && (n == maxBatches || statements > maxStatements) {
 			return n
 		}
 	}
@@ -175,7 +176,8 @@ func fit(batches []*queuedBatch) int {
 }
 
 // commit commits batches in one transaction. It keeps its connection until the server answers, also after
-// its callers have left: given up, the session would wait on in the server, and the pool would open another.
+// its callers have left: a connection that is closed leaves a session that waits on in the server, and the pool
+// would open another.
 func (c *Committer) commit(batches []*queuedBatch) error {
 	conn, err := c.pool.Acquire(slices.MaxFunc(batches, compareDeadlines).ctx)
 	if err != nil {
@@ -194,8 +196,8 @@ func compareDeadlines(a, b *queuedBatch) int {
 	return first.Compare(second)
 }
 
-// awaitAnswer goes first. pgx reads results one after the other, so it waits for the server there, in no callback
-// of a caller. The server sends the results of a transaction when it has ended, unless they have more than 8 kB.
+// awaitAnswer is a first statement without a callback: pgx waits for the server there, and not in a callback of a
+// caller. The server sends all results when the transaction has ended, unless they have more than 8 kB.
 const awaitAnswer = `-- groupcommit.awaitAnswer
 select`
 
@@ -231,7 +233,7 @@ const setLockTimeout = `
 -- groupcommit.setLockTimeout
 select set_config('lock_timeout', $1, true)`
 
-// sendGroup sends batches in one transaction. Only a transaction of its own refuses a batch.
+// sendGroup sends batches in one transaction. If that is refused, the error of each is errAlone.
 func (c *Committer) sendGroup(conn *pgxpool.Conn, batches []*queuedBatch) error {
 	// A group commit is in no caller's trace. Each batch is in that of its caller, for as long.
 	var unknown error

@@ -124,9 +124,9 @@ func IsLost(err error) bool { return groupcommit.Constraint(err) == "inbox_done_
 func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{
 		{SQL: store, ManyRows: storeMany, Wakes: func(a []any) string { return fmt.Sprint(a[0]) }},
-		{SQL: endDelivery, ManyRows: endDeliveries, Table: "inbox", Key: 1},
-		{SQL: endClaim, Table: "inbox", Key: 1},
-		{SQL: promote, ManyRows: promoteMany, Table: "the keys of the inbox", Key: 2},
+		{SQL: endDelivery, ManyRows: endDeliveries, Locks: "inbox", Key: 1},
+		{SQL: endClaim, Locks: "inbox", Key: 1},
+		{SQL: promote, ManyRows: promoteMany, Locks: "keys of the inbox", Key: 2},
 	}
 }
 

@@ -68,8 +68,8 @@ func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{
 		{SQL: insertEvent, ManyRows: insertEvents, Wakes: func([]any) string { return Woken }},
 		{SQL: insertPosting, ManyRows: insertPostings},
-		{SQL: holdOrder, Table: "held_orders", Key: 2},
-		{SQL: freeOrder, Table: "held_orders", Key: 2},
+		{SQL: holdOrder, Locks: "held_orders", Key: 2},
+		{SQL: freeOrder, Locks: "held_orders", Key: 2},
 	}
 }
 

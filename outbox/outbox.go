@@ -16,9 +16,9 @@
 //	it is delivered until it is acknowledged           only the acknowledgment deletes the row
 //	what depends on a message has a greater id         ids grow along what a transaction has seen
 //
-// A page has its messages in the order of their ids. One that commits after greater ids were read comes
-// with the next page. If these were more than 2,000, it comes with the next full scan, within two seconds,
-// and what depends on it may be delivered before. No open transaction of others keeps a message from delivery.
+// A page has its messages in the order of their ids. A message that commits after greater ids were read comes
+// with the next page, or, once 2,000 ids have passed it, with the next full scan: within two seconds, and what
+// depends on it may be delivered before. No open transaction of others keeps a message from delivery.
 //
 // # Limits
 //
@@ -96,7 +96,7 @@ select *
   from unnest($1::text[], $2::text[], $3::bytea[], $4::jsonb[])`
 
 // Append queues a message into the batch that causes it. A message that cannot be held is
-// ErrInvalid, and nothing is queued.
+// ErrInvalid, and nothing is queued. Metadata that cannot be held refuses the commit.
 func Append(b *pgx.Batch, m Message) error {
 	invalid := m.Topic == "" || m.ID == "" || len(m.Payload) > MaxPayload
 	for _, text := range []string{m.ID, m.Type, m.OrderingKey, m.Partition} {

@@ -68,7 +68,8 @@ select id, message_id, payload, metadata
 func (s *subscriber) SelectQuery(topic, _ string, _ wsql.OffsetsAdapter) wsql.Query {
 	s.ids, s.bytes, s.acked = nil, 0, 0
 	after := s.last - reread
-	if s.scan = time.Now().After(s.nextScan); s.scan { //nolint:forbidigo // it decides only how much is read
+	s.scan = time.Now().After(s.nextScan) //nolint:forbidigo // it decides only how much is read
+	if s.scan {
 		after = 0
 	}
 	idle := strconv.FormatInt(2*s.deadline.Milliseconds(), 10)
@@ -112,7 +113,7 @@ func (s *subscriber) UnmarshalMessage(from wsql.Scanner) (wsql.Row, error) {
 func (s *subscriber) deliver(page []*message.Message) {
 	deadline := time.After(s.deadline)
 	for _, m := range page {
-		s.to <- m // empty until here: the page before was taken or drained
+		s.out <- m // it never blocks: out was empty, and holds a page
 	}
 	for _, m := range page {
 		select {
@@ -121,13 +122,13 @@ func (s *subscriber) deliver(page []*message.Message) {
 			continue
 		case <-m.Nacked():
 		case <-deadline:
-		case <-s.done.Done():
+		case <-s.life.Done():
 		}
 		break
 	}
-	for s.acked < len(page) { // what the receiver has not taken is delivered again behind what it refused
+	for s.acked < len(page) { // what was not taken comes again with the next page
 		select {
-		case <-s.to:
+		case <-s.out:
 			continue
 		default:
 		}
@@ -146,7 +147,7 @@ func (s *subscriber) HandleError(_ watermill.LoggerAdapter, _ bool, err error) t
 		s.last = s.ids[len(s.ids)-1]
 	}
 	switch {
-	case s.done.Err() != nil:
+	case s.life.Err() != nil:
 		return 0
 	case failed && !s.failed:
 		s.Log.Error("delivery from the outbox failed and is retried", "refused", len(s.ids)-s.acked, "error", err)
@@ -156,13 +157,13 @@ func (s *subscriber) HandleError(_ watermill.LoggerAdapter, _ bool, err error) t
 	switch s.failed = failed; {
 	case failed:
 		s.nextScan = time.Time{}
-		loop.Pause(s.done, afterFailure, nil)
+		loop.Pause(s.life, afterFailure, nil)
 	case len(s.ids) < pageMessages && s.bytes < pageBytes: // there is no more
 		wait := s.poll
 		if !s.scan { // a message with a smaller id may have rung
 			wait = min(wait, s.nextScan.Sub(now))
 		}
-		loop.Pause(s.done, wait, s.Bell)
+		loop.Pause(s.life, wait, s.Bell)
 	}
 	return 0
 }

@@ -45,19 +45,20 @@ func NewSubscriber(pool *pgxpool.Pool, o Options) message.Subscriber {
 	config.MinConns, config.MinIdleConns, config.MaxConns = 0, 0, 1
 	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // it would be a transaction for each poll
 	own, _ := pgxpool.NewWithConfig(context.Background(), config)                             // a pool has it, so it is valid
-	s := &subscriber{Options: o, sessions: own, db: stdlib.OpenDBFromPool(own), poll: 100 * time.Millisecond, deadline: ackDeadline, to: make(chan *message.Message, pageMessages)}
+	s := &subscriber{Options: o, sessions: own, db: stdlib.OpenDBFromPool(own), poll: 100 * time.Millisecond, deadline: ackDeadline, out: make(chan *message.Message, pageMessages)}
 	if o.Bell != nil {
 		s.poll = 2 * time.Second
 	}
-	s.done, s.close = context.WithCancel(context.Background())
+	s.life, s.cancel = context.WithCancel(context.Background())
 	s.watermill, _ = wsql.NewSubscriber(s.db, wsql.SubscriberConfig{
 		BackoffManager: s, SchemaAdapter: s, OffsetsAdapter: s,
 	}, watermill.NopLogger{}) // HandleError logs; all that is checked is constant
 	return s
 }
 
-// subscriber is Watermill's, which it lets read the outbox table, and when. It delivers the messages
-// of a page itself. Watermill calls the methods in reader.go one after the other, from one goroutine.
+// subscriber adapts Watermill's to the outbox table. Watermill calls its methods in reader.go from one
+// goroutine, for each poll in this order: SelectQuery in a new transaction; UnmarshalMessage, if the page has
+// a row; AckMessageQuery, if that returned a message; then it ends the transaction, and calls HandleError.
 type subscriber struct {
 	Options
 
@@ -66,15 +67,15 @@ type subscriber struct {
 	db         *sql.DB               // over them
 	deadline   time.Duration         // of acknowledgments
 	poll       time.Duration         // between two reads of an empty topic
-	done       context.Context       // Watermill passes none
-	close      context.CancelFunc    // ends it
-	to         chan *message.Message // holds a page
+	life       context.Context       // Watermill passes none
+	cancel     context.CancelFunc    // ends life
+	out        chan *message.Message // holds a page
 	subscribed atomic.Bool
-	failed     bool // the last poll has
+	failed     bool // whether the last poll failed
 
 	ids   []int64 // of the page
-	bytes int     // in it
-	acked int     // so many of ids, from the first
+	bytes int     // of the page
+	acked int     // length of the part of ids that was acknowledged, from the first
 
 	// Between two full scans a page is read from a little before the last one, so that the reader
 	// does not read over the remains of what was deleted. A message with a smaller id, of a
@@ -102,17 +103,17 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, fmt.Errorf("subscribe to %s: %w", topic, err)
 	}
 	go func() {
-		defer close(s.to)
+		defer close(s.out)
 		for page := range pages {
 			page.Ack() // then Watermill runs AckMessageQuery
 		}
 	}()
-	return s.to, nil
+	return s.out, nil
 }
 
 // end lets the reader read no more. The reader itself ends its transaction.
 func (s *subscriber) end() {
-	s.close()
+	s.cancel()
 	_ = s.db.Close()
 	s.sessions.Close()
 }
