@@ -32,9 +32,9 @@ func claimedUnder(t *testing.T, db *postgres.DB, fences ...int64) {
 	t.Helper()
 	if _, err := db.Pool().Exec(context.WithoutCancel(t.Context()), `
 insert into inbox
-       (id, receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, first)
+       (id, receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, fence, first, holder)
 overriding system value
-select n, 'r', n, n, 't', '', '{}', '', 'running', fence, true
+select n, 'r', n, n, 't', '', '{}', '', 'running', fence, true, 'h'
   from unnest($1::bigint[]) with ordinality as f (fence, n)
  order by n desc`, fences); err != nil {
 		t.Fatal(err)
@@ -43,7 +43,7 @@ select n, 'r', n, n, 't', '', '{}', '', 'running', fence, true
 
 // end queues the end of a delivery as the inbox does; only the inbox can make a delivery.
 func end(b *pgx.Batch, id, fence int64) {
-	b.Queue(inbox.Writes()[1].SQL, id, fence, strconv.FormatInt(id, 10))
+	b.Queue(inbox.Writes()[1].SQL, id, fence, strconv.FormatInt(id, 10), "h")
 }
 
 // ending has an effect and ends a delivery.

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/inbox/deadletter"
 	"github.com/payonce/payonce/internal/testdb"
@@ -120,12 +122,16 @@ func TestEnd_isReported(t *testing.T) {
 		"done twice by the handler":                        {`fence = fence`, 2, nil, inbox.EndLost, `status = 'done' and done_fence = 1`},
 		"an error":                                         {`fence = fence`, 0, errClosed, inbox.EndFailed, `status = 'pending'`},
 		"a wait":                                           {`fence = fence`, 0, &inbox.WaitError{Err: errClosed}, inbox.EndWaiting, `status = 'pending'`},
+		"a commit that waited for a lock":                  {`fence = fence`, 0, fmt.Errorf("step: %w", &pgconn.PgError{Code: "55P03"}), inbox.EndWaiting, `status = 'pending' and attempts = 0 and waiting_since is not null`},
+		"a commit without an answer":                       {`fence = fence`, 0, groupcommit.ErrUnknown, inbox.EndWaiting, `status = 'pending' and attempts = 0`},
 		"a wait for an operator":                           {`fence = fence`, 0, &inbox.WaitError{NeedsOperator: true, Err: errClosed}, inbox.EndBlocked, `status = 'pending'`},
 		"a dead letter":                                    {`fence = fence`, 0, &inbox.DeadLetterError{Err: errClosed}, inbox.EndDeadLetter, `status = 'dead'`},
 		"a claim of another holder":                        {`fence = fence + 1`, 1, nil, inbox.EndLost, `status = 'running' and done_fence is null`},
 		"done beside another holder's claim":               {`fence = fence + 1`, 0, nil, inbox.EndLost, `status = 'running' and done_fence is null`},
 		"an error beside another's claim":                  {`fence = fence + 1`, 0, errClosed, inbox.EndLost, `status = 'running' and last_error is null`},
 		"a wait beside another's end":                      {`status = 'done', first = false, fence = 2, done_fence = 2`, 0, &inbox.WaitError{Err: errClosed}, inbox.EndLost, `status = 'done' and waits = 0`},
+		"another's claim under its fence, of a failover":   {`holder = 'other'`, 1, nil, inbox.EndLost, `status = 'running' and done_fence is null`},
+		"an error beside that claim":                       {`holder = 'other'`, 0, errClosed, inbox.EndLost, `status = 'running' and last_error is null`},
 		"another message under its number, of a failover":  {`message_id = 'other'`, 1, nil, inbox.EndLost, `status = 'running' and done_fence is null`},
 		"an error beside another message under its number": {`message_id = 'other'`, 0, errClosed, inbox.EndLost, `status = 'running' and last_error is null`},
 	} {
@@ -170,6 +176,25 @@ select count(*)
   from inbox older
   join inbox younger on younger.ordering_key = older.ordering_key and younger.message_id::int > older.message_id::int
  where younger.claimed_at < older.finished_at`))
+}
+
+// A key may be without a first message for a moment, as after a discard. What is stored then is behind what waits.
+func TestAppend_toAKeyWithoutAFirstMessage(t *testing.T) {
+	t.Parallel()
+	for _, entry := range []string{"Receive", "Append"} {
+		t.Run(entry, func(t *testing.T) {
+			db := fresh(t, "m1@k", "m2@k")
+			write(t, db, `update inbox set status = 'dead' where message_id = 'm1'`)
+			testdb.Must(t, deadletter.Discard(t.Context(), db, testdb.One[int64](t, db, `select min(id) from inbox`), "ada"))
+			if entry == "Append" {
+				put(t, db, "m3", "k")
+			} else {
+				_, err := processor(t, db, answer(nil)).Receive(t.Context(), note("m3", ""))
+				testdb.Must(t, err)
+			}
+			testrun.Same(t, "first", []string{"m2"}, testdb.All[string](t, db, `select message_id from inbox where first`))
+		})
+	}
 }
 
 // A message that waits is due when another one of its key is received, also while its handler runs.

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,20 +16,19 @@ import (
 	"github.com/payonce/payonce/internal/loop"
 )
 
-// endDelivery ends one delivery, endDeliveries several of one group commit. An end that does not apply
-// refuses its whole batch by inbox_done_by_holder: the statement writes the holder's fence, which the
-// constraint compares with the row's, and inserts a row that the constraint refuses if fewer rows
-// have ended than should: one is gone or has ended, or two end one row in a group. A message that
-// was taken over and waits for its next claim may still end. The message's id is compared since
-// row numbers may be given again after a failover that lost rows, under the same fences. Rows are locked
-// first, by number, as other statements lock them.
+// endDelivery ends one delivery, endDeliveries several of one group commit. An end that does not apply violates
+// inbox_done_by_holder on purpose, which refuses its whole batch: a stale fence does, and where fewer rows
+// have ended than should, since one is gone or has ended, or two end one row in a group, an impossible row is
+// inserted. A message that was taken over and waits for its next claim may still end. The message's id and the
+// holder are compared since row numbers and fences may be given again after a failover that lost commits. Rows
+// are locked first, by number, as other statements lock them.
 //
 // If we die here: all of them have ended, each with its effects, or none has. Test: TestModel.
 const (
 	endDelivery = `-- inbox.endDelivery
-with ending (id, fence, message_id) as (values ($1::bigint, $2::bigint, $3::text))` + endAll
+with ending (id, fence, message_id, holder) as (values ($1::bigint, $2::bigint, $3::text, $4::text))` + endAll
 	endDeliveries = `-- inbox.endDelivery
-with ending (id, fence, message_id) as (select * from unnest($1::bigint[], $2::bigint[], $3::text[]))` + endAll
+with ending (id, fence, message_id, holder) as (select * from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]))` + endAll
 
 	endAll = `, locked as (
   select id
@@ -45,7 +45,7 @@ with ending (id, fence, message_id) as (select * from unnest($1::bigint[], $2::b
          last_error  = null
    where id = any (array(select id from locked))
      and coalesce(status in ('running', 'pending'), false)
-     and message_id = any (array(select message_id from ending where ending.id = inbox.id))
+     and (message_id, holder) in (select message_id, holder from ending where ending.id = inbox.id)
   returning id
 )
 ` + insertRefused + `
@@ -71,7 +71,7 @@ with ended as (
     from (select coalesce($3 or $7 and waiting_since < clock_timestamp() - $8::interval, false) as dead from inbox where id = $1) e
    where id = $1
      and fence = $2
-     and coalesce(message_id = $10, false)
+     and coalesce(message_id = $10 and holder = $12, false)
      and coalesce(status = 'running', false)
   returning id
 )
@@ -101,7 +101,7 @@ func (d *Delivery) Commit(ctx context.Context, db groupcommit.DB, b *pgx.Batch) 
 }
 
 func (d *Delivery) queueEnd(b *pgx.Batch) {
-	b.Queue(endDelivery, d.row, d.fence, d.ID)
+	b.Queue(endDelivery, d.row, d.fence, d.ID, d.holder)
 	b.Queue(promote, d.receiver, d.OrderingKey)
 }
 
@@ -136,15 +136,17 @@ func (p *Processor) process(ctx context.Context, d *Delivery) End {
 	if p.OnAttempt != nil {
 		ctx, ended = p.OnAttempt(ctx, d)
 	}
-	own, err := *d, context.Cause(ctx) // which the handler may change
+	own := *d // a copy: the handler may change it
+	err := context.Cause(ctx)
 	if err == nil {
 		err = loop.Safely(func() error { return p.Handle(ctx, &own) })
 	}
 	d.endedByHandler = own.endedByHandler
-	end, queue := p.endOf(ctx, d, err)
+	e := p.endOf(ctx, d, err)
 	log := p.Log.With("receiver", p.Receiver, "message_id", d.ID, "ordering_key", d.OrderingKey, "attempt", d.Attempt)
-	if queue != nil {
-		end = p.finish(ctx, log, end, queue)
+	end := e.end
+	if end != EndLost && !d.endedByHandler {
+		end = p.finish(ctx, log, d, e)
 	}
 	if end != EndDone && end != EndNotStored {
 		level := map[End]slog.Level{EndFailed: slog.LevelWarn, EndLost: slog.LevelWarn, EndBlocked: slog.LevelError, EndDeadLetter: slog.LevelError}
@@ -154,63 +156,73 @@ func (p *Processor) process(ctx context.Context, d *Delivery) End {
 	return end
 }
 
-// endOf says how an attempt ended, and what stores that, if anything does.
-func (p *Processor) endOf(ctx context.Context, d *Delivery, err error) (end End, queue func(*pgx.Batch)) {
+// claimEnd is how a claim ends, and what the message has then.
+type claimEnd struct {
+	end             End
+	dead            bool
+	attempts, waits int
+	pause           time.Duration
+	deadline        *bool // whether it waits for a service with a deadline, or without one; nil if it does not wait
+	reason          error
+}
+
+// endOf says how an attempt ended.
+func (p *Processor) endOf(ctx context.Context, d *Delivery, err error) claimEnd {
 	var waiting *WaitError
 	var dead *DeadLetterError
-	attempts := d.Attempt - d.Deaths // a handler that returned did not cause the deaths before it
+	e := claimEnd{attempts: d.Attempt - d.Deaths, waits: d.Waits, reason: err} // a handler that returned did not cause the deaths before it
 	cause := context.Cause(ctx)
 	switch {
-	case err == nil && d.endedByHandler:
-		return EndDone, nil
 	case err == nil:
-		return EndDone, d.queueEnd
+		e.end = EndDone
 	case errors.Is(cause, errLost) || IsLost(err):
-		return EndLost, nil // nothing is left to do here
+		e.end = EndLost // nothing is left to do here
 	case errors.Is(cause, errDraining):
-		return EndReleased, p.ending(d, false, attempts-1, d.Waits, 0, nil, nil)
+		e.end, e.attempts, e.reason = EndReleased, e.attempts-1, nil
 	case errors.As(err, &dead):
-		return EndDeadLetter, p.ending(d, true, attempts, d.Waits, 0, nil, err)
-	case errors.As(err, &waiting):
-		pause, limited := min(max(waiting.AtLeast, 0), max(LongestWait, p.Policy.BackoffCap)), !waiting.NoDeadline
-		if limited {
-			pause = max(pause, p.Policy.backoff(d.Waits))
+		e.end, e.dead = EndDeadLetter, true
+	case errors.As(err, &waiting), groupcommit.OutcomeOf(err) != groupcommit.Refused: // or the handler's commit did not pass
+		waiting = cmp.Or(waiting, &WaitError{})
+		e.end, e.attempts, e.waits = EndWaiting, 0, d.Waits+1 // the handler got as far as the service
+		if waiting.NeedsOperator {
+			e.end = EndBlocked
 		}
-		if end = EndWaiting; waiting.NeedsOperator {
-			end = EndBlocked
+		e.pause, e.deadline = min(max(waiting.AtLeast, 0), max(LongestWait, p.Policy.BackoffCap)), new(!waiting.NoDeadline)
+		if !waiting.NoDeadline {
+			e.pause = max(e.pause, p.Policy.backoff(d.Waits))
 		}
-		return end, p.ending(d, false, 0, d.Waits+1, pause, &limited, err) // the handler got as far as the service
+	default:
+		e.end, e.dead, e.pause = EndFailed, e.attempts >= p.Policy.MaxAttempts, p.Policy.backoff(e.attempts-1)
 	}
-	return EndFailed, p.ending(d, attempts >= p.Policy.MaxAttempts, attempts, d.Waits, p.Policy.backoff(attempts-1), nil, err)
+	return e
 }
 
-// ending queues the end of a claim. limited says whether the message waits for a service, with a
-// deadline or without one; nil if it does not.
-func (p *Processor) ending(d *Delivery, dead bool, attempts, waits int, pause time.Duration, limited *bool, reason error) func(*pgx.Batch) {
-	var text *string
-	if reason != nil {
-		cut := storable(reason.Error())
-		text = &cut
+func (p *Processor) queueClaimEnd(b *pgx.Batch, d *Delivery, e claimEnd) {
+	if e.end == EndDone {
+		d.queueEnd(b)
+		return
 	}
-	return func(b *pgx.Batch) {
-		b.Queue(endClaim, d.row, d.fence, dead, attempts, waits, pause, limited, p.Policy.GiveUpAfter, text, d.ID, p.Policy.DeadLetters == Pass)
-		b.Queue(promote, p.Receiver, d.OrderingKey)
+	var reason *string
+	if e.reason != nil {
+		reason = new(storable(e.reason.Error()))
 	}
+	b.Queue(endClaim, d.row, d.fence, e.dead, e.attempts, e.waits, e.pause, e.deadline, p.Policy.GiveUpAfter, reason, d.ID, p.Policy.DeadLetters == Pass, d.holder)
+	b.Queue(promote, p.Receiver, d.OrderingKey)
 }
 
-// finish commits the end of a claim, and returns how it ended. It retries while the database is out of reach, since a
-// handler that returned must not look like one that died; each statement compares the fence.
-func (p *Processor) finish(ctx context.Context, log *slog.Logger, end End, queue func(*pgx.Batch)) End {
+// finish commits the end of a claim, and returns how it ended. A handler that returned must not look like one that
+// died, so finish retries while the database is out of reach. Each try compares the fence.
+func (p *Processor) finish(ctx context.Context, log *slog.Logger, d *Delivery, e claimEnd) End {
 	unknown := false // whether a try before has stored the end
 	for first := true; ; first = false {
 		b := &pgx.Batch{}
-		queue(b)
+		p.queueClaimEnd(b, d, e)
 		err := p.DB.Commit(ctx, b)
 		switch {
 		case IsLost(err) && !unknown:
 			return EndLost
 		case err == nil || IsLost(err):
-			return end
+			return e.end
 		case first:
 			log.WarnContext(ctx, "the end of the claim could not be stored", "error", err)
 		}

@@ -21,20 +21,22 @@ import (
 const deathsPerAttempt = 4 // so many deaths count as much as an attempt
 
 // A holder is registered by the claim and by each beat, while it holds messages. beat returns
-// the places of those of its messages $4, claimed under the fences $5, that it does not hold any more.
+// the places of those of its messages $4, claimed under the fences $5, that it does not hold any more. It is
+// a query of its own, so it waits neither for other commits nor for a standby.
 const (
 	beat = `
 -- inbox.beat
 with registered as (
   insert into inbox_holders
          (receiver, holder, alive_until)
-  values ($1, $2, clock_timestamp() + $3::interval)
+  select $1, $2, clock_timestamp() + $3::interval
+   where set_config('synchronous_commit', 'off', true) = 'off'
   on conflict (receiver, holder) do update
      set alive_until = excluded.alive_until
 )
 select place
   from unnest($4::bigint[], $5::bigint[]) with ordinality as held (id, fence, place)
- where (select i.id from inbox i where i.id = held.id and i.fence = held.fence and i.status in ('running', 'done')) is null`
+ where (select i.id from inbox i where i.id = held.id and i.fence = held.fence and i.holder = $2 and i.status in ('running', 'done')) is null`
 
 	// forget removes holders that are silent, and those that are registered for too long: they
 	// registered while the clock of the database was ahead. One that lives registers again. A row
@@ -51,9 +53,9 @@ delete from inbox_holders
             for update skip locked))`
 
 	// takeOver makes messages of holders that are gone due after a random backoff, so that one which kills its
-	// process soon runs alone. It also takes back what is under the name of this holder $6 and has no handler, since
-	// the claim had an unknown outcome or its end could not be stored. Such a message is not among those of handlers,
-	// $7, and was claimed more than $9 ago, with no claim in flight ($8): its rows may not have been read yet.
+	// process soon runs alone. It also takes back what this holder, $6, has claimed without having a handler for it,
+	// since the outcome of the claim was unknown or its end could not be stored. Such a message is not among those of
+	// handlers, $7. A claim in flight, $8, and one of less than $9 ago may have a handler soon.
 	takeOver = `
 -- inbox.takeOver
 update inbox i
@@ -61,7 +63,7 @@ update inbox i
        first      = deaths + 1 < $2 or not $3,
        deaths     = deaths + 1,
        fence      = fence + (deaths + 1 >= $2)::int, -- a dead letter has no holder that could end it
-       due_at     = clock_timestamp() + random() * least($5::interval, $4::interval * power(2, least(deaths, 30))),
+       due_at     = clock_timestamp() + random() * least($5::interval, $4::interval * power(2, least(deaths, 20))),
        last_error = case when deaths + 1 >= $2 then 'its holders died or went silent' else last_error end,
        history    = ` + history + ` 'lease_ended_at', clock_timestamp())
  where id = any (array(
@@ -70,6 +72,7 @@ update inbox i
           where receiver = $1
             and status = 'running'
             and (holder <> $6 and holder not in (select holder from inbox_holders where receiver = $1)
+                              and (claimed_at between now() and clock_timestamp()) is not true -- by a holder that has registered meanwhile
                  or holder = $6 and id <> all ($7::bigint[]) and not $8 and claimed_at not between clock_timestamp() - $9::interval and clock_timestamp())
           order by holder
             for update skip locked))`
@@ -83,12 +86,11 @@ func (p *Processor) queueTakeOver(b *pgx.Batch) {
 	if time.Now().Before(p.patientUntil) { //nolint:forbidigo // it decides only when others are taken over
 		return
 	}
-	var claims bool
 	q := p.Policy
-	p.change(func() { claims = p.reserved > 0 }) // before what is held is read
+	held, claims := p.slots.held()
 	b.Queue(forget, p.Receiver, q.Lease)
 	b.Queue(takeOver, p.Receiver, deathsPerAttempt*q.MaxAttempts, q.DeadLetters == Pass,
-		q.BackoffBase, q.BackoffCap, p.Holder, column(p.held(), rowOf), claims, 2*p.timeout())
+		q.BackoffBase, q.BackoffCap, p.Holder, column(held, rowOf), claims, 2*p.timeout())
 }
 
 // beat registers the holder while it holds messages, and ends the context of the handlers whose messages
@@ -96,19 +98,16 @@ func (p *Processor) queueTakeOver(b *pgx.Batch) {
 //
 // If we die here: other processors take over. Test: TestTakeover.
 func (p *Processor) beat(ctx context.Context) {
-	held, lost := p.held(), []int64(nil)
+	held, _ := p.slots.held()
 	if len(held) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
 	defer cancel()
-	b := &pgx.Batch{}
 	fences := column(held, func(d *Delivery) int64 { return d.fence })
-	b.Queue(beat, p.Receiver, p.Holder, p.Policy.Lease, column(held, rowOf), fences).Query(func(rows pgx.Rows) (err error) {
-		lost, err = pgx.CollectRows(rows, pgx.RowTo[int64])
-		return err
-	})
-	if err := p.DB.Commit(ctx, b); err != nil {
+	rows, _ := p.DB.Query(ctx, beat, p.Receiver, p.Holder, p.Policy.Lease, column(held, rowOf), fences) // they have the error too
+	lost, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
 		p.Log.WarnContext(ctx, "heartbeat failed", "receiver", p.Receiver, "error", err)
 	}
 	for _, place := range lost {

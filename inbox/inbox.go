@@ -60,7 +60,7 @@ type Message struct {
 	ID          string // unique for each receiver; the sender's, or derived, see Read
 	Type        string
 	OrderingKey string // messages of one key are handled one at a time; the id where empty
-	Partition   string // one that holds 7/8 of a processor's slots gets no more: of two slots or more, others have one; "" is none
+	Partition   string // gets at most 7/8 of a processor's slots, so of two or more others have one; "" is none
 
 	// Payload belongs to the id byte for byte. Another payload under a known id is a dead letter.
 	Payload  []byte
@@ -82,10 +82,11 @@ type Delivery struct {
 	ClaimedAt time.Time
 
 	receiver       string
+	holder         string
 	row, fence     int64
 	cancel         context.CancelCauseFunc // ends the handler's context
-	behind         bool                    // a message of its key waited behind it when it was claimed: its end wakes the loop
-	unclaimed      int64                   // of the processor at that time
+	behind         bool                    // a message of its key waited when it was claimed: its end wakes the loop
+	missed         int64                   // of the slots when it was claimed
 	endedByHandler bool                    // by its handler's transaction
 }
 
@@ -131,8 +132,8 @@ type Policy struct {
 	// the processor is renewed in each third of it.
 	Lease time.Duration
 	// MaxAttempts is how many errors and panics since the last wait make a dead letter; 12. So do
-	// four times as many holders in a row that died or went silent: processes that are killed from
-	// outside hit innocent messages too.
+	// 4 × MaxAttempts holders in a row that died or went silent: processes that are killed from outside
+	// hit innocent messages too.
 	MaxAttempts int
 	// GiveUpAfter makes a dead letter of a message that has waited for so long for a
 	// service that does not answer, counted from the first wait; 72 h. An error between two

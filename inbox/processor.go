@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,28 +44,23 @@ type Options struct {
 type Processor struct {
 	Options
 
-	woken     chan struct{}
-	ran       atomic.Bool
-	unclaimed atomic.Int64 // how often a due message may have been left unclaimed
+	slots slots
+	woken chan struct{}
+	ran   atomic.Bool
 
-	mu         sync.Mutex
-	open       bool // claims may begin
-	paused     bool
-	pausedIn   []string
-	caughtUpAt time.Time // when the last claim began that left nothing due
-	reserved   int       // slots of claims in flight, and of those that have not started what they claimed
-	running    map[*Delivery]bool
-	active     sync.WaitGroup // of the loop, claims and handlers
+	caughtUpAt atomic.Pointer[time.Time] // when the last claim began that left nothing due; nil where the next one reads all
 
 	// Of the loop alone.
-	committedAt  time.Time  // when a claim was committed; zero after a failed or slow one
-	readAllAt    time.Time  // when a claim that read all due times was last not full, or failed
-	crowd        []string   // partitions of full claims, since a claim that left them out was not full
-	crowdAfter   time.Time  // no claim before leaves out the crowd
-	repairsAt    time.Time  // when the next repair is due
-	repairedKey  string     // keys up to it were looked at
-	stranded     [][]string // sets of keys without a first message
-	patientUntil time.Time  // others are not taken over before, after an outage of the database
+	committedAt  time.Time // when a claim was committed; zero after a failed or slow one
+	readAllAt    time.Time // when a claim that read all due times was last not full, or failed
+	crowd        crowd
+	patientUntil time.Time // others are not taken over before, after an outage of the database
+
+	// Of its repairs.
+	repairsAt     time.Time     // when the next one is due
+	repairTook    time.Duration // the last one
+	repairRefused bool          // the last one was
+	repairedKey   string        // keys up to it were looked at
 }
 
 var (
@@ -79,8 +72,6 @@ const (
 	pollEvery        = time.Second
 	minClaimInterval = 10 * time.Millisecond
 	claimOverlap     = 2 * time.Second // a message may be committed later than its due time
-	crowdRest        = 10              // times as long as a claim took that leaves out the crowd, before the next one
-	crowdMost        = 64              // partitions that a claim leaves out for others
 	releaseTime      = 5 * time.Second // that handlers have after Drain
 )
 
@@ -100,13 +91,15 @@ func New(o Options) (*Processor, error) {
 	q.MaxAttempts = cmp.Or(q.MaxAttempts, 12)
 	q.BackoffBase = cmp.Or(q.BackoffBase, 200*time.Millisecond)
 	q.BackoffCap = max(cmp.Or(q.BackoffCap, time.Minute), q.BackoffBase)
-	return &Processor{Options: o, woken: make(chan struct{}, 1), running: map[*Delivery]bool{}}, nil
+	p := &Processor{Options: o, woken: make(chan struct{}, 1)}
+	p.slots.total, p.slots.running = o.Concurrency, map[*Delivery]bool{}
+	return p, nil
 }
 
 // Pause stops the start of messages: of all, or of those partitions. It replaces what was
 // paused before; Pause(false) resumes, within a second. Messages that run continue.
 func (p *Processor) Pause(all bool, partitions ...string) {
-	p.change(func() { p.paused, p.pausedIn = all, partitions })
+	p.slots.change(func() { p.slots.paused, p.slots.pausedIn = all, partitions })
 }
 
 // Run claims and handles messages until ctx ends. Then it claims no more, lets the running
@@ -116,8 +109,8 @@ func (p *Processor) Pause(all bool, partitions ...string) {
 //
 // It claims when the next message is due, when Wake receives, when a handler has ended for which
 // another message waits, and once a second, but never sooner than 10 ms after the claim before
-// began, or twice as long as that took. Each page that Consume receives claims too, at any time. While messages
-// are due all the time, a claim leaves out the partitions of those before it, about once a second.
+// began, or twice as long as that took. Each page that Consume receives claims too, at any time. Under a backlog
+// one claim a second, about, skips the partitions that the full claims before it took.
 func (p *Processor) Run(ctx context.Context) error {
 	if p.ran.Swap(true) {
 		return errors.New("inbox: a processor runs once")
@@ -133,9 +126,9 @@ func (p *Processor) Run(ctx context.Context) error {
 	})
 	defer beating.Wait()
 	defer die()
-	p.change(func() { p.open = true })
+	p.slots.change(func() { p.slots.open = true })
 	p.committedAt = time.Now() //nolint:forbidigo // it decides only when others are taken over
-	p.active.Go(func() { p.claims(ctx) })
+	p.slots.active.Go(func() { p.claims(ctx) })
 	<-ctx.Done()
 	return p.drain()
 }
@@ -154,7 +147,7 @@ func (p *Processor) claims(ctx context.Context) {
 		case <-ctx.Done():
 		case <-p.woken:
 		case <-p.Wake:
-			p.unclaimed.Add(1)
+			p.slots.missed.Add(1)
 		case <-time.After(next):
 		}
 		return time.Until(until), nil //nolint:forbidigo // as above
@@ -168,68 +161,36 @@ func (p *Processor) wake() {
 	}
 }
 
-// start runs the handlers of what a claim has claimed in the slots that it reserved. A handler
-// outlives ctx, of the claim or page.
-func (p *Processor) start(ctx context.Context, claimed []*Delivery, r reservation) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, d := range claimed {
-		handling, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-		if d.cancel, d.unclaimed = cancel, r.unclaimed; !p.open {
-			cancel(errDraining)
+// handle handles a delivery, frees its slot, and wakes the loop if a message may be due that waited for the
+// delivery or for its slot.
+func (p *Processor) handle(ctx context.Context, d *Delivery) {
+	end := EndNotStored // if the handler ends its goroutine
+	defer func() {
+		p.slots.end(d)
+		if end != EndDone || d.behind || d.missed != p.slots.missed.Load() {
+			p.wake()
 		}
-		p.running[d] = true
-		p.active.Go(func() {
-			end := EndNotStored // if the handler ends its goroutine
-			defer func() { p.freeSlot(d, end) }()
-			end = p.process(handling, d)
-		})
-	}
-	if p.reserved -= r.slots; r.slots > 0 {
-		p.active.Done()
-	}
-}
-
-// freeSlot frees the slot of a delivery that has ended, and wakes the loop if a message may be due
-// that waited for the delivery or for its slot.
-func (p *Processor) freeSlot(d *Delivery, end End) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.running, d)
-	d.cancel(nil)
-	if end != EndDone || d.behind || d.unclaimed != p.unclaimed.Load() {
-		p.wake()
-	}
-}
-
-// held returns what handlers have.
-func (p *Processor) held() []*Delivery {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Collect(maps.Keys(p.running))
-}
-
-func (p *Processor) change(fields func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	fields()
+	}()
+	end = p.process(ctx, d)
 }
 
 // drain waits for the handlers, and cancels them after Drain.
 func (p *Processor) drain() error {
-	p.change(func() { p.open = false })
+	p.slots.change(func() { p.slots.open = false })
 	late := time.AfterFunc(p.Drain, func() {
-		for _, d := range p.held() {
+		running, _ := p.slots.held()
+		for _, d := range running {
 			d.cancel(errDraining)
 		}
 	})
 	defer late.Stop()
 	ended := make(chan struct{})
-	go func() { p.active.Wait(); close(ended) }()
+	go func() { p.slots.active.Wait(); close(ended) }()
 	select {
 	case <-ended:
 		return nil
 	case <-time.After(p.Drain + releaseTime):
-		return fmt.Errorf("inbox: of %s, a claim has not ended, or some of %d handlers ignore the end of their context", p.Receiver, len(p.held()))
+		running, _ := p.slots.held()
+		return fmt.Errorf("inbox: of %s, a claim has not ended, or some of %d handlers ignore the end of their context", p.Receiver, len(running))
 	}
 }

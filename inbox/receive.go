@@ -103,24 +103,28 @@ func Append(b *pgx.Batch, receiver string, m Message) {
 // If we die here: before the commit nothing is stored, and after it nothing is acknowledged.
 // What was claimed and did not start is taken over. Test: TestModel.
 func (p *Processor) Receive(ctx context.Context, messages ...Message) (Reception, error) {
-	page := column(messages, func(m Message) *incoming { return received(m, nil) })
-	var r Reception
-	var err error
-	ended := make(chan struct{})
+	return p.receive(ctx, column(messages, func(m Message) *incoming { return received(m, nil) }))
+}
+
+// receive stores a page.
+func (p *Processor) receive(ctx context.Context, page []*incoming) (r Reception, err error) {
+	ended := make(chan error, 1)
+	var stored Reception
 	go func() {
-		defer close(ended)
-		r, err = p.receive(ctx, page)
+		var err error
+		stored, err = p.storeOnce(ctx, page)
+		ended <- err
 	}()
 	select {
-	case <-ended:
-		return r, err
+	case err := <-ended:
+		return stored, err
 	case <-ctx.Done(): // a claim with a long result may hang
 		return Reception{}, fmt.Errorf("%w: %w", groupcommit.ErrUnknown, ctx.Err())
 	}
 }
 
-// receive stores a page, each id once.
-func (p *Processor) receive(ctx context.Context, page []*incoming) (r Reception, err error) {
+// storeOnce stores each id of a page once.
+func (p *Processor) storeOnce(ctx context.Context, page []*incoming) (r Reception, err error) {
 	byID, once := map[string]*incoming{}, make([]*incoming, 0, len(page))
 	for _, d := range page {
 		if same := byID[d.ID]; same != nil && !slices.Equal(same.hash, d.hash) {
@@ -177,11 +181,12 @@ func (p *Processor) storePage(ctx context.Context, page []*incoming) (r Receptio
 		column(page, func(d *incoming) int64 { return d.copies }),
 	).QueryRow(func(row pgx.Row) error { return row.Scan(&r.New, &dead, &behind) })
 	b.Queue(promoteMany, receivers, keys)
-	_, more, err := p.claim(ctx, b, len(page)+1, nil) // one more shows whether older messages are due
-	if behind {
-		p.unclaimed.Add(1)
+	g := p.slots.forPage(len(page) + 1) // one more shows whether older messages are due
+	_, _, err = p.commitClaim(ctx, b, g)
+	if behind { // the message before may have ended meanwhile
+		p.slots.missed.Add(1)
 	}
-	if more || behind { // the message before may have ended meanwhile
+	if g.missed != p.slots.missed.Load() {
 		p.wake()
 	}
 	return r, dead, err

@@ -1,8 +1,7 @@
 package inbox
 
 import (
-	"context"
-	"slices"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -10,12 +9,11 @@ import (
 
 const (
 	repairEvery = time.Second
-	repairShare = 20 // of the time, at most one part is for repairs
-	promoteTime = 50 * time.Millisecond
+	repairShare = 20 // of the server's time, at most one part is for repairs
 )
 
-// correctDueTimes makes due what was written while the clock of the database was ahead: no
-// pause is longer than a backoff, or than LongestWait after a wait.
+// correctDueTimes makes due what was written while the clock of the database was ahead: no pause is longer than
+// $2, of messages that have waited at most $3 times for an external service.
 const correctDueTimes = `
 -- inbox.correctDueTimes
 update inbox
@@ -27,16 +25,16 @@ update inbox
             and status = 'pending'
             and first
             and due_at > now() + $2::interval
-            and (waits = 0 or due_at > now() + $3::interval)
+            and waits <= $3
           order by due_at
           limit 1000
             for update skip locked))`
 
-// readStranded reads which keys of at most 2000 waiting messages behind the key $2 have no first
-// message, and the last of all these keys, or the empty key where none is left. So the number of
-// waiting messages holds up no claim.
-const readStranded = `
--- inbox.readStranded
+// promoteStranded promotes the oldest messages of keys without a first one. It looks at 2000 of those that wait, behind
+// the key $2, so that their number holds up no claim, and passes over what is locked. It returns the last of
+// the keys, or the empty key where none is left, and how long the repair has taken.
+const promoteStranded = `
+-- inbox.promoteStranded
 with waiting as materialized (
   select ordering_key
     from inbox
@@ -46,48 +44,49 @@ with waiting as materialized (
      and ordering_key > $2
    order by ordering_key
    limit 2000
+), promoted as (
+  update inbox
+     set first  = true,
+         due_at = greatest(due_at, now())
+   where id = any (array(
+           select id
+             from inbox
+            where id = any (array(
+                    select (select b.id from inbox b
+                             where b.receiver = $1 and b.ordering_key >= k.ordering_key and b.ordering_key <= k.ordering_key and b.status = 'pending' and not b.first
+                             order by b.ordering_key, b.id
+                             limit 1)
+                      from (select distinct ordering_key from waiting) k
+                     where (select f.id from inbox f where f.receiver = $1 and f.ordering_key = k.ordering_key and f.first) is null))
+              and status = 'pending'
+              and not first
+            order by id
+              for update skip locked))
 )
-select array(
-         select k.ordering_key
-           from (select distinct ordering_key from waiting) k
-          where (select f.id from inbox f where f.receiver = $1 and f.ordering_key = k.ordering_key and f.first) is null),
-       (select case when count(*) = 2000 then max(ordering_key) else '' end from waiting)`
+select case when count(*) = 2000 then max(ordering_key) else '' end, clock_timestamp() - now() from waiting`
 
 // queueRepair queues what mends the rows that others left: messages of silent holders, claims and ends
-// with an unknown outcome, and due times of a wrong clock. It reads a part of the keys, behind that of
-// the repair before, for those without a first message.
+// with an unknown outcome, due times of a wrong clock, and keys without a first message. After a repair that
+// was refused it queues the takeover alone.
 //
 // If we die here: the repair of another processor finds them. Test: TestModel.
 func (p *Processor) queueRepair(b *pgx.Batch) {
 	p.queueTakeOver(b)
-	b.Queue(correctDueTimes, p.Receiver, p.Policy.BackoffCap, max(LongestWait, p.Policy.BackoffCap))
-	if len(p.stranded) == 0 {
-		b.Queue(readStranded, p.Receiver, p.repairedKey).QueryRow(func(row pgx.Row) error {
-			var keys []string
-			err := row.Scan(&keys, &p.repairedKey)
-			if len(keys) > 0 {
-				p.stranded = append(p.stranded, keys)
-			}
-			return err
-		})
+	if p.repairTook = 0; p.repairRefused {
+		return
 	}
+	b.Queue(correctDueTimes, p.Receiver, p.Policy.BackoffCap, 0)
+	b.Queue(correctDueTimes, p.Receiver, max(LongestWait, p.Policy.BackoffCap), math.MaxInt32)
+	b.Queue(promoteStranded, p.Receiver, p.repairedKey).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&p.repairedKey, &p.repairTook)
+	})
 }
 
-// promoteStranded repairs keys, each set of them in a transaction of its own, and in two halves where
-// one of them is locked. What is left after a short time waits for the next tick, and a key that
-// cannot be repaired is found again.
-//
-// If we die here: the repair of another processor finds the keys. Test: TestModel.
-func (p *Processor) promoteStranded(ctx context.Context) {
-	for began := time.Now(); len(p.stranded) > 0 && time.Since(began) < promoteTime; { //nolint:forbidigo // it decides only when claims go on
-		keys := p.stranded[0]
-		p.stranded = p.stranded[1:]
-		b := &pgx.Batch{}
-		b.Queue(`-- inbox.promoteStranded
-select set_config('lock_timeout', '1ms', true)`)
-		b.Queue(promoteMany, slices.Repeat([]string{p.Receiver}, len(keys)), keys)
-		if half := len(keys) / 2; p.DB.Commit(ctx, b) != nil && half > 0 {
-			p.stranded = append(p.stranded, keys[:half], keys[half:])
-		}
+// endRepair says when the next repair is due: after a second, or at once while keys are left.
+func (p *Processor) endRepair(ended time.Time, err error) {
+	pause := repairShare * p.repairTook
+	if p.repairedKey == "" {
+		pause = max(pause, repairEvery)
 	}
+	p.repairsAt, p.repairRefused = ended.Add(pause), err != nil && !p.repairRefused
 }

@@ -69,7 +69,7 @@ comment on column inbox.nudged is 'a message of its key was received since it wa
 comment on column inbox.due_at is 'not before this time, in database time';
 comment on column inbox.attempts is 'errors and panics since the last wait, deaths, and the claim in progress';
 comment on column inbox.deaths is 'holders in a row that died or went silent with it, since one returned';
-comment on column inbox.waits is 'how often an external service was not available; these do not count towards MaxAttempts';
+comment on column inbox.waits is 'claims that ended with a wait; these do not count towards MaxAttempts';
 comment on column inbox.fence is 'fencing token: each claim raises it';
 comment on column inbox.done_fence is 'the fencing token of the holder that finished it';
 comment on column inbox.history is 'claims that ended without finishing it, oldest first; of more than 16 the oldest and the newest stay. null: none';
@@ -78,8 +78,8 @@ comment on column inbox.duplicates is 'deliveries after the first';
 -- One message of each ordering key is first, so one at a time runs.
 create unique index inbox_one_first_per_key on inbox (receiver, ordering_key) where first;
 
--- The messages that a claim reads. None of them waits for another one.
-create index inbox_due on inbox (receiver, due_at, id) where status = 'pending' and first;
+-- The messages that a claim reads. None of them waits for another one. waits is what correctDueTimes asks for.
+create index inbox_due on inbox (receiver, due_at, id, waits) where status = 'pending' and first;
 
 -- Those behind another one of their key.
 create index inbox_behind on inbox (receiver, ordering_key, id) where status = 'pending' and not first;

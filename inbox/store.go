@@ -3,13 +3,14 @@ package inbox
 // store stores first deliveries and counts repeated ones. It never fails because another
 // transaction stores the same message, or a first message of the same key, at the same moment.
 //
-//	firsts   messages of keys that have no first message become it
+//	firsts   messages of keys that have no open message become the first one
 //	kept     the other messages wait behind the first one; a message that is known is counted
 //	other    another payload under a known id is a dead letter of its own
 //	heads    the first messages behind which a new one was stored
 //
 // A head that waits for an external service is due now, since the new message may be what it waits for.
-// One that runs is marked as nudged: if its claim ends with a wait, it is due at once. The lock orders
+// One that runs is marked as nudged: if its claim ends with a wait, it is due at once. So is a head that is
+// repeated: a statement changes a row once, and another message of the page may nudge it. The lock orders
 // this transaction before or after the end of the head, so one of the two promotes the new message.
 //
 // "(select id …) is null" is on purpose: the planner hashes "not exists", which reads all first
@@ -21,11 +22,6 @@ const (
 
 	nudgedDue = `case when inbox.status = 'pending' and inbox.attempts = 0 and inbox.waits > 0 then least(inbox.due_at, clock_timestamp()) else inbox.due_at end`
 
-	// A statement changes a row once, so a head that is itself repeated is nudged where it is counted.
-	besideAnother = `(inbox.first and exists (
-              select from incoming i
-               where i.receiver = inbox.receiver and i.ordering_key = inbox.ordering_key and i.message_id <> inbox.message_id))`
-
 	storeRows = `
 -- inbox.storeRows
 with incoming as (
@@ -33,7 +29,10 @@ with incoming as (
          d.unreadable = ''
          and row_number() over (partition by d.receiver, d.ordering_key order by d.place) = 1
          and row_number() over (partition by d.receiver, d.message_id order by d.place) = 1
-         and (select f.id from inbox f where f.receiver = d.receiver and f.ordering_key = d.ordering_key and f.first) is null as first
+         and (select f.id from inbox f where f.receiver = d.receiver and f.ordering_key = d.ordering_key and f.first) is null
+         and (select b.id from inbox b
+               where b.receiver = d.receiver and b.ordering_key >= d.ordering_key and b.ordering_key <= d.ordering_key and b.status = 'pending' and not b.first
+               limit 1) is null as first
     from `
 	storeTheRows = ` as d (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, unreadable, copies, place)
 ), firsts as (
@@ -56,8 +55,8 @@ with incoming as (
   on conflict (message_id, receiver) do update
      set duplicates    = inbox.duplicates + 1 + excluded.duplicates,
          duplicated_at = clock_timestamp(),
-         nudged        = inbox.nudged or ` + besideAnother + `,
-         due_at        = case when ` + besideAnother + ` then ` + nudgedDue + ` else inbox.due_at end
+         nudged        = inbox.first,
+         due_at        = ` + nudgedDue + `
    where inbox.payload_hash = excluded.payload_hash
   returning receiver, message_id, ordering_key, status, xmax = '0' as new
 ), odd as (
@@ -98,9 +97,8 @@ select (select count(*) from firsts) + count(*) filter (where new and status = '
 )
 
 // promote makes the oldest pending message of a key first if the key has none, after a transaction
-// has stored or ended messages. An operator's decision may leave a key without a first message, and so may a
-// message that is stored while the first one of its key, which it does not see, is stored and ends: readStranded
-// finds such keys.
+// has stored or ended messages. An operator's decision leaves a key without a first message, and so may two
+// transactions that do not see each other's messages: promoteStranded finds such keys.
 const (
 	promote     = promoteKeys + `(values ($1::text, $2::text)) as k (receiver, ordering_key)` + keysWithoutFirst
 	promoteMany = promoteKeys + `unnest($1::text[], $2::text[]) as k (receiver, ordering_key)` + keysWithoutFirst

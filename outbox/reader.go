@@ -72,7 +72,7 @@ func (s *subscriber) SelectQuery(topic, _ string, _ wsql.OffsetsAdapter) wsql.Qu
 	if s.scan {
 		after = 0
 	}
-	idle := strconv.FormatInt(2*s.deadline.Milliseconds(), 10)
+	idle := strconv.FormatInt((s.deadline + 5*time.Second).Milliseconds(), 10)
 	return wsql.Query{Query: selectPage, Args: []any{topic, after, pageMessages, pageBytes, idle}}
 }
 

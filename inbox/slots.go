@@ -1,0 +1,128 @@
+package inbox
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// slots are the Concurrency slots of a processor. Each is free, reserved by a claim in flight, or has a handler
+// (running). A claim reserves free slots (forLoop, forPage), start gives them to handlers or frees them, and
+// end frees that of a handler.
+//
+// What may leave a due message unclaimed counts as missed. A handler that ends wakes the loop if the count has
+// changed since its claim. A lost wake costs a second.
+type slots struct {
+	missed atomic.Int64
+	active sync.WaitGroup // of the loop, claims and handlers
+
+	mu       sync.Mutex
+	total    int
+	open     bool // claims may begin
+	paused   bool
+	pausedIn []string // partitions
+	reserved int      // by claims that have not started yet what they claimed
+	running  map[*Delivery]bool
+}
+
+// grant is what a claim may take.
+type grant struct {
+	slots  int      // 7/8 of those that are free
+	spare  int      // free ones beside these
+	except []string // partitions that hold 7/8 of all slots, or are paused, or are left out
+	missed int64    // before the claim
+}
+
+func share(slots int) int { return max(1, 7*slots/8) }
+
+// forLoop reserves slots for a claim of the loop, which leaves out partitions for others.
+func (s *slots) forLoop(leftOut []string) grant {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.look(leftOut)
+	s.reserve(&g, share(g.spare))
+	return g
+}
+
+// forPage reserves slots, at most so many, for the claim of a page. While a partition is left out it reserves
+// none: the claim would read all that the partition has due.
+func (s *slots) forPage(most int) grant {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.look(nil)
+	if len(g.except) == 0 {
+		s.reserve(&g, min(share(g.spare), most))
+	}
+	return g
+}
+
+// look returns a grant of no slots yet.
+func (s *slots) look(leftOut []string) grant {
+	g := grant{missed: s.missed.Load(), except: append(append([]string{}, s.pausedIn...), leftOut...)} // never null, which would claim nothing
+	has := map[string]int{}
+	for d := range s.running {
+		if has[d.Partition]++; d.Partition != "" && has[d.Partition] == share(s.total) {
+			g.except = append(g.except, d.Partition)
+		}
+	}
+	g.spare = s.total - len(s.running) - s.reserved
+	if s.reserved > 0 {
+		g.spare-- // the claim in flight may take messages of one partition only: a slot stays for others
+	}
+	if g.spare <= 0 || len(g.except) > 0 {
+		s.missed.Add(1)
+	}
+	if !s.open || s.paused {
+		g.spare = 0
+	}
+	return g
+}
+
+func (s *slots) reserve(g *grant, n int) {
+	if g.spare > 0 {
+		g.slots, g.spare = n, g.spare-n
+		s.reserved += n
+		s.active.Add(1)
+	}
+}
+
+// start runs handlers of what a claim has claimed in the slots that it reserved. A handler outlives ctx, of the
+// claim or page.
+func (s *slots) start(ctx context.Context, g grant, claimed []*Delivery, handle func(ctx context.Context, d *Delivery)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range claimed {
+		handling, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+		if d.cancel, d.missed = cancel, g.missed; !s.open {
+			cancel(errDraining)
+		}
+		s.running[d] = true
+		s.active.Go(func() { handle(handling, d) })
+	}
+	if s.reserved -= g.slots; g.slots > 0 {
+		s.active.Done()
+	}
+}
+
+// end frees the slot of a delivery.
+func (s *slots) end(d *Delivery) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.running, d)
+	d.cancel(nil)
+}
+
+// held returns what handlers have, and whether a claim is in flight.
+func (s *slots) held() (running []*Delivery, claims bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.running)), s.reserved > 0
+}
+
+func (s *slots) change(fields func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fields()
+}
