@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ import (
 // sequence it holds that
 //
 //   - a key with pending messages has a first message, but for two seconds;
-//   - no two messages of a key run together, but for one that was taken over;
+//   - no two messages of a key run together, but for one that was taken over, and no more handlers than slots;
 //   - a message is done or discarded as often as it was stored, and has one effect if it is done;
 //   - each message that was delivered was stored.
 //
@@ -97,9 +98,10 @@ type model struct {
 type life struct {
 	*inbox.Processor
 
-	cutter *failpoint.Cutter
-	cancel context.CancelFunc
-	ended  chan struct{}
+	cutter   *failpoint.Cutter
+	cancel   context.CancelFunc
+	ended    chan struct{}
+	handlers atomic.Int32
 }
 
 func newModel(t *testing.T, r *rapid.T, url string, db *postgres.DB, receiver string) *model {
@@ -122,7 +124,13 @@ func (m *model) born() *life {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(m.t.Context()))
 	own := testdb.OpenAt(m.t, cutter.URL(), postgres.Options{Application: "processor", Writes: groupcommit.NewStatements(inbox.Writes()...), MaxConns: 4})
 	l := &life{cutter: cutter, cancel: cancel, ended: make(chan struct{})}
-	l.Processor = processor(m.t, own, func(ctx context.Context, d *inbox.Delivery) error { return m.handle(ctx, own, d) }, func(o *inbox.Options) {
+	l.Processor = processor(m.t, own, func(ctx context.Context, d *inbox.Delivery) error {
+		defer l.handlers.Add(-1)
+		if l.handlers.Add(1) > 3 {
+			m.fail("there are more handlers than slots")
+		}
+		return m.handle(ctx, own, d)
+	}, func(o *inbox.Options) {
 		o.Receiver, o.Concurrency, o.Drain = m.receiver, 3, time.Nanosecond
 		o.Policy = inbox.Policy{
 			Lease: time.Second, MaxAttempts: 4, GiveUpAfter: 3 * time.Second, DeadLetters: m.policy,

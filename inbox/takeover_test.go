@@ -319,3 +319,31 @@ func TestBeat_thatIsSlow(t *testing.T) {
 		return testrun.Receive(t, "a beat", pauses) < 300*time.Millisecond
 	})
 }
+
+// While all commits that the pool allows wait for a lock, beats go on.
+func TestBeat_besideCommitsThatWait(t *testing.T) {
+	t.Parallel()
+	url := testdb.URL(t)
+	db := testdb.OpenAt(t, url, postgres.Options{MaxConns: 4, LockTimeout: time.Hour, StatementTimeout: time.Hour})
+	put(t, db, "m1", "k")
+	h := newHung(db)
+	start(t, processor(t, db, h.handle, func(o *inbox.Options) { o.Policy.Lease = time.Second }))
+	testrun.Receive(t, "the handler", h.begun)
+	write(t, db, `insert into merchants (merchant_id) values ('locked')`)
+	locked := testdb.Begin(t, testdb.Connect(t, url).Pool(), `select from merchants where merchant_id = 'locked' for update`)
+	commits := make(chan error, 4)
+	for range 4 { // of which the pool sends two
+		b := &pgx.Batch{}
+		b.Queue(`update merchants set webhook_url = webhook_url where merchant_id = 'locked'`)
+		go func() { commits <- db.Commit(context.WithoutCancel(t.Context()), b) }()
+	}
+	testrun.Blocked(t, db, 2)
+	registered := testdb.One[time.Time](t, db, `select alive_until from inbox_holders`)
+	testrun.Row(t, db, `select alive_until > $1::timestamptz + interval '2 s' from inbox_holders`, registered)
+	testdb.Must(t, locked.Rollback(t.Context()))
+	for range 4 {
+		testdb.Must(t, testrun.Receive(t, "a commit", commits))
+	}
+	close(h.finish)
+	done(t, db)
+}
