@@ -101,16 +101,15 @@ func (p *Processor) scan(row pgx.CollectableRow) (*Delivery, error) {
 	return d, err
 }
 
-// A crowd is the partitions of full claims. While messages are due all the time, about once a second a claim
-// leaves the crowd out, so that the messages of others have their turn.
+// A crowd is the partitions of full claims. While messages are due all the time, claims leave the crowd out now and
+// then, so that the messages of others have their turn.
 type crowd struct {
 	partitions []string
 	rests      time.Time // no claim before leaves them out
 }
 
-const crowdRest = 10 // times as long as such a claim took, before the next one
+const crowdRest = 10 // times as long as a claim took that left out all of the crowd, before the next one
 
-// add adds the partitions of a full claim.
 func (c *crowd) add(claimed []*Delivery) {
 	c.partitions = append(c.partitions, column(claimed, func(d *Delivery) string { return d.Partition })...)
 	slices.Sort(c.partitions)
@@ -136,20 +135,24 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 		leftOut = p.crowd.partitions
 	}
 	b.Queue(readNext, p.Receiver, pollEvery).QueryRow(func(row pgx.Row) error { return row.Scan(&next) })
-	g := p.slots.forLoop(leftOut)
+	g := p.slots.reserve(p.Concurrency, false, leftOut)
 	claimed, more, err := p.commitClaim(ctx, b, g)
 	ended := time.Now() //nolint:forbidigo // as above
 	switch {
 	case more:
 		p.crowd.add(claimed)
 	case err == nil && len(g.except) == 0:
+		p.slots.settled.Store(g.missed)
 		p.caughtUpAt.Store(new(began.Add(-claimOverlap)))
 	}
 	if all && !more {
 		p.readAllAt, p.crowd.partitions = ended, nil
 	}
-	if len(leftOut) > 0 && g.slots > 0 {
-		p.crowd.rests = ended.Add(crowdRest * ended.Sub(began))
+	if took := ended.Sub(began); len(leftOut) > 0 && g.slots > 0 {
+		if !more {
+			took *= crowdRest
+		}
+		p.crowd.rests = ended.Add(took)
 	}
 	if repairs { // or it has failed to: the next ticks claim, whatever the repair has met
 		p.endRepair(ended, err)

@@ -86,7 +86,6 @@ type Delivery struct {
 	row, fence     int64
 	cancel         context.CancelCauseFunc // ends the handler's context
 	behind         bool                    // a message of its key waited when it was claimed: its end wakes the loop
-	missed         int64                   // of the slots when it was claimed
 	endedByHandler bool                    // by its handler's transaction
 }
 

@@ -38,10 +38,7 @@ const (
 	yields       = 3       // how often Consume lets other goroutines run before it takes what is ready
 )
 
-var (
-	errNotStorable  = errors.New("the message has no id, or its id, type, key or partition is longer than 255 bytes or no text, or its metadata is longer than 8 MiB")
-	errOtherPayload = errors.New("the id is known with another payload")
-)
+var errNotStorable = errors.New("the message has no id, or its id, type, key or partition is longer than 255 bytes or no text, or its metadata is longer than 8 MiB")
 
 // incoming is a message that is received.
 type incoming struct {
@@ -50,7 +47,6 @@ type incoming struct {
 	metadata   string
 	hash       []byte
 	unreadable string // why it is stored as a dead letter
-	copies     int64  // of it in its page, at least one
 }
 
 // received returns a message in a form that can be stored: as a dead letter, named by its id and
@@ -62,7 +58,7 @@ func received(m Message, err error) *incoming {
 	}
 	encoded, _ := json.Marshal(metadata) // texts have no error
 	hash := sha256.Sum256(m.Payload)
-	d := &incoming{Message: m, hash: hash[:], metadata: string(encoded), copies: 1}
+	d := &incoming{Message: m, hash: hash[:], metadata: string(encoded)}
 	for _, text := range []string{m.ID, m.OrderingKey, m.Partition, m.Type} {
 		if m.ID == "" || len(text) > MaxLength || !utf8.ValidString(text) || strings.Contains(text, "\x00") {
 			err = cmp.Or(err, errNotStorable)
@@ -88,14 +84,14 @@ func received(m Message, err error) *incoming {
 // refused by inbox_one_first_per_key, which is rare, lost a race and may be repeated.
 func Append(b *pgx.Batch, receiver string, m Message) {
 	d := received(m, nil)
-	b.Queue(store, receiver, d.ID, d.OrderingKey, d.Partition, d.Type, d.Payload, d.metadata, d.hash, d.unreadable, d.copies)
+	b.Queue(store, receiver, d.ID, d.OrderingKey, d.Partition, d.Type, d.Payload, d.metadata, d.hash, d.unreadable)
 	b.Queue(promote, receiver, d.OrderingKey)
 }
 
 // Receive stores messages in a transaction of its own, and claims for the free slots in it.
 // When it returns nil they are durable, and the caller acknowledges them to their transport.
-// After an error, and at the end of ctx, none is stored, or the outcome is unknown: the transport
-// delivers them again.
+// After an error, and at the end of ctx, the transport delivers them again: none is stored, or some, or the
+// outcome is unknown.
 //
 // A message that cannot be stored as it is, or that has another payload than the one under
 // its id, is stored as a dead letter.
@@ -112,7 +108,7 @@ func (p *Processor) receive(ctx context.Context, page []*incoming) (r Reception,
 	var stored Reception
 	go func() {
 		var err error
-		stored, err = p.storeOnce(ctx, page)
+		stored, err = p.storeParts(ctx, page)
 		ended <- err
 	}()
 	select {
@@ -123,34 +119,31 @@ func (p *Processor) receive(ctx context.Context, page []*incoming) (r Reception,
 	}
 }
 
-// storeOnce stores each id of a page once.
-func (p *Processor) storeOnce(ctx context.Context, page []*incoming) (r Reception, err error) {
-	byID, once := map[string]*incoming{}, make([]*incoming, 0, len(page))
-	for _, d := range page {
-		if same := byID[d.ID]; same != nil && !slices.Equal(same.hash, d.hash) {
-			d = received(d.Message, errOtherPayload)
+// storeParts stores a page in as many transactions as a message is repeated in it, mostly one.
+func (p *Processor) storeParts(ctx context.Context, page []*incoming) (r Reception, err error) {
+	for rest := page; len(rest) > 0; {
+		var part []*incoming
+		for seen := map[string]bool{}; len(rest) > 0 && !seen[rest[0].ID]; rest = rest[1:] {
+			seen[rest[0].ID] = true
+			part = append(part, rest[0])
 		}
-		if byID[d.ID] != nil {
-			byID[d.ID].copies++
-			continue
+		stored, dead, err := p.storePage(ctx, part)
+		for try := 1; isRace(err) && try < maxTries; try++ {
+			stored, dead, err = p.storePage(ctx, part)
 		}
-		byID[d.ID], once = d, append(once, d)
-	}
-	var dead []string
-	for try := 1; len(once) > 0; try++ {
-		if r, dead, err = p.storePage(ctx, once); !isRace(err) || try == maxTries {
-			break
+		if err != nil {
+			return Reception{}, fmt.Errorf("receive %d messages for %s: %w", len(part), p.Receiver, err)
+		}
+		r.New += stored
+		r.DeadLetters += len(dead)
+		for _, d := range part {
+			if slices.Contains(dead, d.ID) {
+				p.Log.ErrorContext(ctx, "message cannot be read: it is a dead letter",
+					"receiver", p.Receiver, "message_id", d.ID, "reason", cmp.Or(d.unreadable, "the id is known with another payload"))
+			}
 		}
 	}
-	if err != nil {
-		return Reception{}, fmt.Errorf("receive %d messages for %s: %w", len(page), p.Receiver, err)
-	}
-	r.DeadLetters = len(dead)
 	r.Duplicates = len(page) - r.New - r.DeadLetters
-	for _, id := range dead {
-		p.Log.ErrorContext(ctx, "message cannot be read: it is a dead letter",
-			"receiver", p.Receiver, "message_id", id, "reason", cmp.Or(byID[id].unreadable, errOtherPayload.Error()))
-	}
 	if p.OnReceive != nil {
 		p.OnReceive(r)
 	}
@@ -166,7 +159,7 @@ func isRace(err error) bool {
 }
 
 // storePage is one transaction: it stores a page, promotes, and claims for the free slots.
-func (p *Processor) storePage(ctx context.Context, page []*incoming) (r Reception, dead []string, err error) {
+func (p *Processor) storePage(ctx context.Context, page []*incoming) (stored int, dead []string, err error) {
 	b, behind := &pgx.Batch{}, false
 	receivers := slices.Repeat([]string{p.Receiver}, len(page))
 	keys := column(page, func(d *incoming) string { return d.OrderingKey })
@@ -178,10 +171,9 @@ func (p *Processor) storePage(ctx context.Context, page []*incoming) (r Receptio
 		column(page, func(d *incoming) string { return d.metadata }),
 		column(page, func(d *incoming) []byte { return d.hash }),
 		column(page, func(d *incoming) string { return d.unreadable }),
-		column(page, func(d *incoming) int64 { return d.copies }),
-	).QueryRow(func(row pgx.Row) error { return row.Scan(&r.New, &dead, &behind) })
+	).QueryRow(func(row pgx.Row) error { return row.Scan(&stored, &dead, &behind) })
 	b.Queue(promoteMany, receivers, keys)
-	g := p.slots.forPage(len(page) + 1) // one more shows whether older messages are due
+	g := p.slots.reserve(len(page)+1, true, nil) // one more shows whether older messages are due
 	_, _, err = p.commitClaim(ctx, b, g)
 	if behind { // the message before may have ended meanwhile
 		p.slots.missed.Add(1)
@@ -189,7 +181,7 @@ func (p *Processor) storePage(ctx context.Context, page []*incoming) (r Receptio
 	if g.missed != p.slots.missed.Load() {
 		p.wake()
 	}
-	return r, dead, err
+	return stored, dead, err
 }
 
 func column[E, T any](all []E, of func(E) T) []T {

@@ -9,14 +9,15 @@ import (
 )
 
 // slots are the Concurrency slots of a processor. Each is free, reserved by a claim in flight, or has a handler
-// (running). A claim reserves free slots (forLoop, forPage), start gives them to handlers or frees them, and
-// end frees that of a handler.
+// (running). reserve takes free slots for a claim, start gives them to handlers or frees them, and end frees
+// that of a handler.
 //
-// What may leave a due message unclaimed counts as missed. A handler that ends wakes the loop if the count has
-// changed since its claim. A lost wake costs a second.
+// What may leave a due message unclaimed counts as missed. A handler that ends wakes the loop unless a claim
+// since then has left nothing due. A lost wake costs a second.
 type slots struct {
-	missed atomic.Int64
-	active sync.WaitGroup // of the loop, claims and handlers
+	missed  atomic.Int64
+	settled atomic.Int64   // missed before the last claim of the loop that left nothing due
+	active  sync.WaitGroup // of the loop, claims and handlers
 
 	mu       sync.Mutex
 	total    int
@@ -37,29 +38,11 @@ type grant struct {
 
 func share(slots int) int { return max(1, 7*slots/8) }
 
-// forLoop reserves slots for a claim of the loop, which leaves out partitions for others.
-func (s *slots) forLoop(leftOut []string) grant {
+// reserve reserves free slots for a claim, at most so many. A page claims from all partitions or not at all: its
+// claim would read all that those have due which it leaves out.
+func (s *slots) reserve(most int, page bool, leftOut []string) grant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	g := s.look(leftOut)
-	s.reserve(&g, share(g.spare))
-	return g
-}
-
-// forPage reserves slots, at most so many, for the claim of a page. While a partition is left out it reserves
-// none: the claim would read all that the partition has due.
-func (s *slots) forPage(most int) grant {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	g := s.look(nil)
-	if len(g.except) == 0 {
-		s.reserve(&g, min(share(g.spare), most))
-	}
-	return g
-}
-
-// look returns a grant of no slots yet.
-func (s *slots) look(leftOut []string) grant {
 	g := grant{missed: s.missed.Load(), except: append(append([]string{}, s.pausedIn...), leftOut...)} // never null, which would claim nothing
 	has := map[string]int{}
 	for d := range s.running {
@@ -67,25 +50,21 @@ func (s *slots) look(leftOut []string) grant {
 			g.except = append(g.except, d.Partition)
 		}
 	}
-	g.spare = s.total - len(s.running) - s.reserved
+	free := s.total - len(s.running) - s.reserved
 	if s.reserved > 0 {
-		g.spare-- // the claim in flight may take messages of one partition only: a slot stays for others
+		free-- // the claim in flight may take messages of one partition only: a slot stays for others
 	}
-	if g.spare <= 0 || len(g.except) > 0 {
+	if free <= 0 || len(g.except) > 0 {
 		s.missed.Add(1)
 	}
-	if !s.open || s.paused {
-		g.spare = 0
+	if !s.open || s.paused || free <= 0 || page && len(g.except) > 0 {
+		return g
 	}
+	g.slots = min(share(free), most)
+	g.spare = free - g.slots
+	s.reserved += g.slots
+	s.active.Add(1)
 	return g
-}
-
-func (s *slots) reserve(g *grant, n int) {
-	if g.spare > 0 {
-		g.slots, g.spare = n, g.spare-n
-		s.reserved += n
-		s.active.Add(1)
-	}
 }
 
 // start runs handlers of what a claim has claimed in the slots that it reserved. A handler outlives ctx, of the
@@ -95,7 +74,7 @@ func (s *slots) start(ctx context.Context, g grant, claimed []*Delivery, handle 
 	defer s.mu.Unlock()
 	for _, d := range claimed {
 		handling, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-		if d.cancel, d.missed = cancel, g.missed; !s.open {
+		if d.cancel = cancel; !s.open {
 			cancel(errDraining)
 		}
 		s.running[d] = true

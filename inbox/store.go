@@ -1,7 +1,8 @@
 package inbox
 
 // store stores first deliveries and counts repeated ones. It never fails because another
-// transaction stores the same message, or a first message of the same key, at the same moment.
+// transaction stores the same message, or a first message of the same key, at the same moment. A message that
+// comes twice in one statement is an error.
 //
 //	firsts   messages of keys that have no open message become the first one
 //	kept     the other messages wait behind the first one; a message that is known is counted
@@ -17,8 +18,8 @@ package inbox
 // messages. Rows are inserted in the order of their keys, and heads are locked by number. Two pages
 // that repeat each other's messages may still deadlock: one of them is repeated.
 const (
-	store     = storeRows + `(values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::text, $8::bytea, $9::text, $10::bigint, 1))` + storeTheRows
-	storeMany = storeRows + `unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::text[], $8::bytea[], $9::text[], $10::bigint[]) with ordinality` + storeTheRows
+	store     = storeRows + `(values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::text, $8::bytea, $9::text, 1))` + storeTheRows
+	storeMany = storeRows + `unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::text[], $8::bytea[], $9::text[]) with ordinality` + storeTheRows
 
 	nudgedDue = `case when inbox.status = 'pending' and inbox.attempts = 0 and inbox.waits > 0 then least(inbox.due_at, clock_timestamp()) else inbox.due_at end`
 
@@ -28,17 +29,16 @@ with incoming as (
   select d.*,
          d.unreadable = ''
          and row_number() over (partition by d.receiver, d.ordering_key order by d.place) = 1
-         and row_number() over (partition by d.receiver, d.message_id order by d.place) = 1
          and (select f.id from inbox f where f.receiver = d.receiver and f.ordering_key = d.ordering_key and f.first) is null
          and (select b.id from inbox b
                where b.receiver = d.receiver and b.ordering_key >= d.ordering_key and b.ordering_key <= d.ordering_key and b.status = 'pending' and not b.first
                limit 1) is null as first
     from `
-	storeTheRows = ` as d (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, unreadable, copies, place)
+	storeTheRows = ` as d (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, unreadable, place)
 ), firsts as (
   insert into inbox
-         (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, first, duplicates)
-  select receiver, message_id, ordering_key, partition_key, type, payload, metadata::jsonb, payload_hash, true, copies - 1
+         (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, first)
+  select receiver, message_id, ordering_key, partition_key, type, payload, metadata::jsonb, payload_hash, true
     from incoming
    where first
    order by ordering_key, place
@@ -46,14 +46,14 @@ with incoming as (
   returning receiver, message_id
 ), kept as (
   insert into inbox
-         (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, last_error, duplicates)
+         (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, last_error)
   select receiver, message_id, ordering_key, partition_key, type, payload, metadata::jsonb, payload_hash,
-         case when unreadable = '' then 'pending' else 'dead' end, nullif(unreadable, ''), copies - 1
+         case when unreadable = '' then 'pending' else 'dead' end, nullif(unreadable, '')
     from incoming
    where not (first and (receiver, message_id) in (select receiver, message_id from firsts))
    order by ordering_key, place
   on conflict (message_id, receiver) do update
-     set duplicates    = inbox.duplicates + 1 + excluded.duplicates,
+     set duplicates    = inbox.duplicates + 1,
          duplicated_at = clock_timestamp(),
          nudged        = inbox.first,
          due_at        = ` + nudgedDue + `
