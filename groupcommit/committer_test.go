@@ -223,16 +223,6 @@ func TestGroupCommit_keepsSettingsApart(t *testing.T) {
 	}
 }
 
-func TestNewStatements_panicsForOneTwice(t *testing.T) {
-	t.Parallel()
-	defer func() {
-		if recover() == nil {
-			t.Error("a statement is accepted twice")
-		}
-	}()
-	groupcommit.NewStatements(groupcommit.Statement{SQL: insert}, groupcommit.Statement{SQL: insert})
-}
-
 // A commit reports what its declared statements wake, each name once, and one that is refused
 // or whose outcome is unknown does not.
 func TestCommit_reportsWhatItWakes(t *testing.T) {

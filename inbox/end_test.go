@@ -244,9 +244,6 @@ func TestDrain(t *testing.T) {
 		stop()
 		put(t, db, "m2", "l")
 		testrun.Same(t, "messages that are done", "m1", testdb.One[string](t, db, `select string_agg(message_id, ' ') from inbox where status = 'done'`))
-		if err := p.Run(t.Context()); err == nil {
-			t.Error("a processor runs twice")
-		}
 	})
 
 	t.Run("releases what handlers cannot finish, without counting an attempt", func(t *testing.T) {
@@ -303,9 +300,6 @@ func TestRetry_beginsAnewInTheOrderOfTheKey(t *testing.T) {
 	start(t, processor(t, db, answer(nil)))
 	done(t, db)
 	testrun.Row(t, db, `select string_agg(message_id, ' ' order by finished_at) = 'm1 m2 m3' and bool_and(attempts = 1) from inbox`)
-	if got, err := deadletter.Show(t.Context(), db, m1); err != nil || got.DecidedBy != "ada" || got.DecidedAt == nil {
-		t.Errorf("when it is done, who retried it is %+v, %v", got, err)
-	}
 }
 
 // What a holder of long ago still commits is refused. That the key goes on is in TestModel.
@@ -321,9 +315,5 @@ func TestDiscard_endsForEver(t *testing.T) {
 	if err := testrun.Receive(t, "the commit", h.ended); !inbox.IsLost(err) {
 		t.Errorf("the holder's commit ended with %v", err)
 	}
-	testrun.Row(t, db, `select status = 'discarded' and not exists (select from merchants) from inbox`)
-	entries, err := deadletter.List(t.Context(), db, deadletter.Filter{Status: deadletter.StatusDiscarded}, 0, 10)
-	if err != nil || len(entries) != 1 || entries[0].DecidedBy != "ada" || entries[0].FinishedAt == nil || entries[0].LastError != "odd" {
-		t.Errorf("discarded messages: %+v, %v", entries, err)
-	}
+	testrun.Row(t, db, `select status = 'discarded' and decided_by = 'ada' and finished_at is not null and last_error = 'odd' and not exists (select from merchants) from inbox`)
 }

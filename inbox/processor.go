@@ -46,7 +46,6 @@ type Processor struct {
 
 	slots slots
 	woken chan struct{}
-	ran   atomic.Bool
 
 	caughtUpAt atomic.Pointer[time.Time] // when the last claim began that left nothing due; nil where the next one reads all
 
@@ -102,7 +101,7 @@ func (p *Processor) Pause(all bool, partitions ...string) {
 	p.slots.change(func() { p.slots.paused, p.slots.pausedIn = all, partitions })
 }
 
-// Run claims and handles messages until ctx ends. Then it claims no more, lets the running
+// Run, called once, claims and handles messages until ctx ends. Then it claims no more, lets the running
 // handlers continue for at most Drain, ends the context of the others, releases their messages,
 // and returns nil. Handlers that ignore their context for 5 s more are an error, and so is a claim
 // that has not ended: others take over their messages.
@@ -112,9 +111,6 @@ func (p *Processor) Pause(all bool, partitions ...string) {
 // began, or twice as long as that took. Each page that Consume receives claims too, at any time. Under a backlog
 // one claim a second, about, skips the partitions that the full claims before it took.
 func (p *Processor) Run(ctx context.Context) error {
-	if p.ran.Swap(true) {
-		return errors.New("inbox: a processor runs once")
-	}
 	alive, die := context.WithCancel(context.WithoutCancel(ctx))
 	var beating sync.WaitGroup
 	beating.Go(func() {

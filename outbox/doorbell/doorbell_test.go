@@ -155,20 +155,3 @@ func TestDoorbell_listensAgainAfterItsSessionIsLost(t *testing.T) {
 		testrun.Receive(t, "a ring is received", bells["a"])
 	}
 }
-
-// A doorbell that cannot listen says so once, and tries again ever less often.
-func TestDoorbell_thatCannotListen(t *testing.T) {
-	t.Parallel()
-	pool, log := testdb.Reused(t).Pool(), &testrun.Log{}
-	d := doorbell.New("", slog.New(slog.NewTextHandler(log, nil))) // no name of a channel
-	d.Bell("a")
-	ctx, cancel := context.WithCancel(t.Context())
-	var ended sync.WaitGroup
-	defer ended.Wait()
-	defer cancel()
-	ended.Go(func() { d.Run(ctx, pool) })
-	testrun.True(t, "the failure is logged", func() bool { return strings.Contains(log.String(), "LISTEN failed") })
-	if n := strings.Count(log.String(), "LISTEN failed"); n > 1 {
-		t.Errorf("the failure is logged %d times", n)
-	}
-}
