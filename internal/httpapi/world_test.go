@@ -87,6 +87,7 @@ func newAPI(tb testing.TB, db *postgres.DB, log io.Writer) *httpapi.Config {
 		DB:       db,
 		Intake:   &intake.Intake{DB: db, Options: idempotency.Options{Retention: retention, Wait: -1}},
 		InFlight: http.StatusConflict,
+		Carry:    func(context.Context) map[string]string { return nil },
 		Ready:    func(context.Context) (string, error) { return "", nil },
 		Now:      time.Now,
 		Log:      slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -291,17 +292,14 @@ func openWith(t *testing.T, o postgres.Options) *postgres.DB {
 // waitingBetween waits until least to most statements wait for a lock.
 func waitingBetween(t *testing.T, db *postgres.DB, least, most int) {
 	t.Helper()
-	testrun.Row(t, db, `select (`+selectWaiting+`) between $1 and $2`, least, most)
-}
-
-const selectWaiting = `
-select count(*)
+	testrun.Row(t, db, `
+select count(*) between $1 and $2
   from pg_stat_activity
  where datname = current_database()
-   and wait_event_type = 'Lock'`
+   and wait_event_type = 'Lock'`, least, most)
+}
 
-// insist sends a read until it is answered: on a busy machine an audit may take longer than a
-// request may, and a look at the database be given up.
+// insist sends a request until it is answered: on a busy machine a statement may take longer than it may.
 func (w *world) insist(t *testing.T, c call) (a answer) {
 	t.Helper()
 	testrun.Progress(t, "GET "+c.path+" is answered", func() (seen string, done bool) {
