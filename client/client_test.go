@@ -74,7 +74,7 @@ func (s *service) client(t *testing.T, folder string) *client.Client {
 	t.Helper()
 	requests, err := client.OpenFolder(folder)
 	must(t, err)
-	c, err := client.New(s.URL, "key", requests)
+	c, err := client.New(s.URL, "key\n", requests) // as a file has it
 	must(t, err)
 	return c
 }
@@ -137,6 +137,16 @@ func TestCharge_refused_isNotSentAgain(t *testing.T) {
 		}
 		if len(s.received) != 1 {
 			t.Errorf("%d: sent %d times", refused.status, len(s.received))
+		}
+	}
+}
+
+// A call to what is no URL would be repeated until its context ends.
+func TestNew_refusesWhatIsNoURL(t *testing.T) {
+	t.Parallel()
+	for _, base := range []string{"", "pay.example", "pay.example:8080", "ftp://pay.example", "https://", "http://%"} {
+		if _, err := client.New(base, "key", nil); err == nil {
+			t.Errorf("a client of %q", base)
 		}
 	}
 }
