@@ -59,12 +59,11 @@ func (a *API) authenticateKey(c echo.Context, apiKey string) error {
 	case !recent && a.limits.guesses.used(network(from), a.Now()):
 		return errGuessing
 	}
-	leave, err := a.limits.work.enter(known, 1)
-	if err != nil {
+	var m merchants.Merchant
+	err := a.limits.work.within(known, 1, func() (err error) {
+		m, err = read(c.Request().Context(), apiKey)
 		return err
-	}
-	defer leave()
-	m, err := read(c.Request().Context(), apiKey)
+	})
 	if errors.Is(err, merchants.ErrUnauthorized) {
 		a.recent.Remove(id)
 		a.limits.guesses.allow(network(from), a.Now())

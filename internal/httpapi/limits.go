@@ -98,6 +98,16 @@ func (a *capacity) enter(merchant string, n int) (leave func(), err error) {
 	}, nil
 }
 
+// within does something that counts as n requests, or bytes, of a merchant, also if it panics.
+func (a *capacity) within(merchant string, n int, do func() error) error {
+	leave, err := a.enter(merchant, n)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return do()
+}
+
 // rates bound how often something is done, by name.
 type rates struct {
 	every rate.Limit
@@ -166,33 +176,24 @@ func (a *API) limitWork(next echo.HandlerFunc) echo.HandlerFunc {
 		if err := read(c); err != nil {
 			return err
 		}
+		work := func() error {
+			return a.limits.work.within(merchant, 1, func() error { return next(c) })
+		}
 		if c.Request().Method == http.MethodPost {
-			leave, err := a.limits.writes.enter(merchant, 1)
-			if err != nil {
-				return err
-			}
-			defer leave()
+			return a.limits.writes.within(merchant, 1, work)
 		}
-		leave, err := a.limits.work.enter(merchant, 1)
-		if err != nil {
-			return err
-		}
-		defer leave()
-		return next(c)
+		return work()
 	}
 }
 
 // readUnsigned reads the body of a provider event whose sender is not known yet: soon, and few
 // at a time from one network, so that slow senders do not keep the provider out.
 func (a *API) readUnsigned(c echo.Context) error {
-	leave, err := a.limits.unsigned.enter(network(clientOf(c)), 1)
-	if err != nil {
-		return err
-	}
-	defer leave() // also if the body panics
-	// Where it cannot be set, readTimeout counts.
-	_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(unsignedTime)) //nolint:forbidigo // a socket knows no other clock
-	return readBody(c)
+	return a.limits.unsigned.within(network(clientOf(c)), 1, func() error {
+		// Where it cannot be set, readTimeout counts.
+		_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(unsignedTime)) //nolint:forbidigo // a socket knows no other clock
+		return readBody(c)
+	})
 }
 
 // readBody reads the body of a POST to its end or to the size that it may have.

@@ -29,12 +29,9 @@ func (a *API) answer(handle func(c echo.Context) (any, error)) echo.HandlerFunc 
 		if err != nil {
 			return fmt.Errorf("encode an answer: %w", err)
 		}
-		leave, err := a.limits.answers.enter(merchantOf(c).ID, len(body))
-		if err != nil {
-			return err
-		}
-		defer leave()
-		return c.JSONBlob(http.StatusOK, append(body, '\n'))
+		return a.limits.answers.within(merchantOf(c).ID, len(body), func() error {
+			return c.JSONBlob(http.StatusOK, append(body, '\n'))
+		})
 	}
 }
 
