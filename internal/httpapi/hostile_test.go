@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strconv"
 	"strings"
@@ -41,6 +42,7 @@ const isJSON = "Content-Type: application/json"
 func TestHostileRequest_isRefused(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
+	address := w.listen(t, w.handler)
 	before := rows(t, w.db)
 	reading := func(path string) string { return "GET " + path + " HTTP/1.1\r\n" + mine + "\r\n" }
 	for _, test := range []struct{ name, sent, want string }{
@@ -66,7 +68,7 @@ func TestHostileRequest_isRefused(t *testing.T) {
 		{"a query that cannot be read", reading("/v1/charges?limit=%zz"), "/problems/validation"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			wantProblem(t, readAnswer(t, bufio.NewReader(w.dial(t, test.sent))), test.want)
+			wantProblem(t, readAnswer(t, bufio.NewReader(dial(t, address, test.sent))), test.want)
 		})
 	}
 	wantRows(t, w.db, before, nil)
@@ -78,10 +80,11 @@ func TestHostileRequest_isRefused(t *testing.T) {
 func TestSmuggledRequest_isNotServed(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
+	address := w.listen(t, w.handler)
 	before := rows(t, w.db)
 	for i, lengths := range [][]string{{"Content-Length: 4"}, {"Content-Length: 100000"}, nil} {
 		key := "outer-" + strconv.Itoa(i)
-		answers := bufio.NewReader(w.dial(t, inChunks(key, body(), lengths...)+asking("inner", isJSON)))
+		answers := bufio.NewReader(dial(t, address, inChunks(key, body(), lengths...)+asking("inner", isJSON)))
 		a := readAnswer(t, answers)
 		if a.status != http.StatusAccepted || a.header.Get("Idempotency-Key") != key {
 			t.Errorf("%q: status %d: %s", lengths, a.status, a.body)
@@ -95,9 +98,9 @@ func TestSmuggledRequest_isNotServed(t *testing.T) {
 
 func TestHSTS_isSentOverTLS(t *testing.T) {
 	t.Parallel()
-	w := serveBare(t, func(*http.Server) {})
+	w := serve(t)
 	for scheme, want := range map[string]string{"https": "max-age=31536000", "http": ""} {
-		a := w.send(t, get("/healthz").with("X-Forwarded-Proto", scheme))
+		a := direct(t, w.server.Handler, get("/healthz").with("X-Forwarded-Proto", scheme))
 		if got := a.header.Get("Strict-Transport-Security"); got != want {
 			t.Errorf("%s: Strict-Transport-Security is %q", scheme, got)
 		}
@@ -114,11 +117,23 @@ func readAnswer(t *testing.T, from *bufio.Reader) answer {
 	return answer{status: response.StatusCode, header: response.Header, body: string(raw)}
 }
 
+// listen starts the server with a handler: w.handler, which answers when it has all of the answer, or the
+// server's own.
+func (w *world) listen(t *testing.T, handler http.Handler) (address string) {
+	t.Helper()
+	listener := httptest.NewUnstartedServer(nil)
+	listener.Config, w.server.Handler = w.server, handler
+	listener.Start()
+	t.Cleanup(listener.Close)
+	t.Cleanup(listener.CloseClientConnections)
+	return listener.Listener.Addr().String()
+}
+
 // dial writes the beginning of a request, and returns the connection, which a
 // read ends after patience.
-func (w *world) dial(t *testing.T, beginning string) net.Conn {
+func dial(t *testing.T, address, beginning string) net.Conn {
 	t.Helper()
-	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(w.url, "http://"))
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", address)
 	testdb.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	testdb.Must(t, conn.SetDeadline(time.Now().Add(patience)))
@@ -149,10 +164,11 @@ func TestServer(t *testing.T) {
 	} {
 		t.Run(name+", and stores nothing", func(t *testing.T) {
 			t.Parallel()
-			w := serveBare(t, func(s *http.Server) { s.ReadTimeout = test.readTimeout })
+			w := serve(t)
+			w.server.ReadTimeout = test.readTimeout
 			before := rows(t, w.db)
 			head := strings.Replace(mine, apiKey, test.key, 1) + isJSON + "\r\nIdempotency-Key: key-1\r\n"
-			conn := w.dial(t, "POST /v1/charges HTTP/1.1\r\n"+head+test.sent)
+			conn := dial(t, w.listen(t, w.server.Handler), "POST /v1/charges HTTP/1.1\r\n"+head+test.sent)
 			if half, ok := conn.(*net.TCPConn); test.readTimeout == never && (!ok || half.CloseWrite() != nil) {
 				t.Fatal("the connection cannot be closed by half")
 			}

@@ -122,17 +122,18 @@ func TestSlowBodies_keepNoOthersOut(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	const slow, good = 40, 20 // more events than are read at once
-	w := serveBare(t, func(s *http.Server) { s.ReadTimeout = 4 * time.Second }, takesEvents, behindProxy, func(api *httpapi.Config) {
+	w := serve(t, takesEvents, behindProxy, func(api *httpapi.Config) {
 		api.Limits = httpapi.Limits{InFlight: 2, Authenticating: 2}
 	})
-	before := rows(t, w.db)
+	w.server.ReadTimeout = 4 * time.Second
+	address, before := w.listen(t, w.server.Handler), rows(t, w.db)
 	head := "POST /v1/charges HTTP/1.1\r\n" + mine + isJSON + "\r\nIdempotency-Key: half\r\nContent-Length: 1000\r\n\r\n"
 	unfinished := "POST /v1/webhooks/stripe HTTP/1.1\r\nHost: payonce\r\nX-Forwarded-For: 203.0.113.9\r\nContent-Length: 65536\r\n\r\nx"
 	ended := make(chan int, slow)
 	for range slow {
-		w.dial(t, head)
-		w.dial(t, head+body())
-		conn := w.dial(t, unfinished)
+		dial(t, address, head)
+		dial(t, address, head+body())
+		conn := dial(t, address, unfinished)
 		go func() {
 			status := 0
 			if response, err := http.ReadResponse(bufio.NewReader(conn), nil); err == nil {
@@ -174,10 +175,11 @@ func large() string {
 // merchant's share of the bytes, keeps no other merchant from its answers, and is cut off.
 func TestAnswers_theirBytesInFlightAreBounded(t *testing.T) {
 	t.Parallel()
-	w := serveBare(t, func(s *http.Server) { s.WriteTimeout = 5 * time.Second }, func(c *httpapi.Config) { c.Limits.AnswerBytes = 150_000 })
+	w := serve(t, func(c *httpapi.Config) { c.Limits.AnswerBytes = 150_000 })
+	w.server.WriteTimeout = 5 * time.Second
 	location := w.accept(t, "key-1", large()).header.Get("Location")
 	theirs := w.accepted(t, post("key-1", large()).as(strangerKey)).header.Get("Location")
-	w.dial(t, strings.Repeat("GET "+location+" HTTP/1.1\r\n"+mine+"\r\n", 400)) // more than the kernel keeps
+	dial(t, w.listen(t, w.server.Handler), strings.Repeat("GET "+location+" HTTP/1.1\r\n"+mine+"\r\n", 400)) // more than the kernel keeps
 	answered := func(status int) {
 		t.Helper()
 		testrun.Progress(t, "the answer is "+http.StatusText(status), func() (string, bool) {
