@@ -40,22 +40,22 @@ type world struct {
 }
 
 // serve makes the API on a fresh database with two merchants.
-func serve(t *testing.T, changes ...func(*httpapi.Config)) *world {
-	t.Helper()
-	return serveOn(t, testdb.Reused(t), changes...)
+func serve(tb testing.TB, changes ...func(*httpapi.Config)) *world {
+	tb.Helper()
+	return serveOn(tb, testdb.Reused(tb), changes...)
 }
 
 // serveOn is serve on a database.
-func serveOn(t *testing.T, db *postgres.DB, changes ...func(*httpapi.Config)) *world {
-	t.Helper()
-	register(t, db)
-	w := &world{db: db, api: testdb.As(t, db, postgres.RoleAPI), log: &testrun.Log{}}
-	config := newAPI(t, w.api, w.log)
+func serveOn(tb testing.TB, db *postgres.DB, changes ...func(*httpapi.Config)) *world {
+	tb.Helper()
+	register(tb, db)
+	w := &world{db: db, api: testdb.As(tb, db, postgres.RoleAPI), log: &testrun.Log{}}
+	config := newAPI(tb, w.api, w.log)
 	for _, change := range changes {
 		change(config)
 	}
 	w.server = httpapi.New(*config).Server()
-	w.handler = judged(t, w.server.Handler)
+	w.handler = judged(tb, w.server.Handler)
 	return w
 }
 
