@@ -193,7 +193,7 @@ func TestSignature(t *testing.T) {
 		"300 seconds ahead":                at(unix(300), stripeSecret),
 	} {
 		t.Run(name, func(t *testing.T) {
-			wantReceived(t, direct(t, w.handler, unsigned(news).with("Stripe-Signature", headers...)))
+			wantReceived(t, w.send(t, unsigned(news).with("Stripe-Signature", headers...)))
 		})
 	}
 	for name, headers := range map[string][]string{
@@ -201,7 +201,7 @@ func TestSignature(t *testing.T) {
 		"301 seconds old":   at(unix(-301), stripeSecret),
 		"301 seconds ahead": at(unix(301), stripeSecret),
 	} {
-		a := direct(t, w.handler, unsigned(news).with("Stripe-Signature", headers...))
+		a := w.send(t, unsigned(news).with("Stripe-Signature", headers...))
 		wantProblem(t, a, "/problems/webhook-signature")
 		says := strings.Contains(a.body, "5m1s from this server's time: the server's clock is wrong")
 		if says != strings.HasPrefix(name, "301 seconds") || strings.Contains(a.body, right) {
