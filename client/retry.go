@@ -84,19 +84,10 @@ func (c *Client) send(ctx context.Context, method, path string, header http.Head
 	if ends(got.code, got.body) {
 		return got, nil
 	}
-	if seconds := secondsUntil(response.Header.Get("Retry-After")); seconds > 0 {
+	if seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")); seconds > 0 {
 		return got, errors.Join(fmt.Errorf("answered %s", got.status), backoff.RetryAfter(seconds))
 	}
 	return got, fmt.Errorf("answered %s", got.status)
-}
-
-// secondsUntil reads a Retry-After: seconds, or a date.
-func secondsUntil(retryAfter string) int {
-	if at, err := http.ParseTime(retryAfter); err == nil {
-		return int(time.Until(at)/time.Second) + 1 //nolint:forbidigo // the date is compared with this machine's clock
-	}
-	seconds, _ := strconv.Atoi(retryAfter)
-	return seconds
 }
 
 // ends reports whether an answer ends a request. A proxy may have answered in the api's place.

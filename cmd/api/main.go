@@ -5,7 +5,9 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
@@ -53,13 +55,16 @@ func (s settings) config() httpapi.Config {
 	return httpapi.Config{
 		InFlight:          inFlightStatus[s.InFlight],
 		OneChargePerOrder: s.OneChargePerOrder,
-		StripeSecrets:     split(s.StripeWebhookSecret.Reveal()), // two while one replaces the other
+		StripeSecrets:     strings.FieldsFunc(s.StripeWebhookSecret.Reveal(), between), // two while one replaces the other
 		Limits:            s.limits(),
 		KeepsCardNumbers:  s.CardNumberCheck == "off",
 		TrustedProxies:    s.TrustedProxies,
 		Now:               time.Now,
 	}
 }
+
+// between separates secrets, which hold neither commas nor blanks.
+func between(r rune) bool { return r == ',' || unicode.IsSpace(r) }
 
 // limits follow from the connections. At a few milliseconds of a connection for each of the
 // requests that are handled at a time, the last one waits for well under a second.

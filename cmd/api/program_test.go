@@ -88,11 +88,6 @@ func TestRun(t *testing.T) {
 		}
 	})
 
-	t.Run("without a schema it does not start", func(t *testing.T) {
-		testdb.Must(t, server.CreateDatabase(t.Context(), "bare"))
-		testrun.Refusal(t, run, environ(server.URL("bare")), "the database lacks a migration: run payonce migrate")
-	})
-
 	t.Run("CARD_NUMBER_CHECK=off", func(t *testing.T) {
 		p := testrun.Start(t, run, environ(url, "CARD_NUMBER_CHECK", "off"))
 		for member, text := range map[string]string{"metadata": `{"4242424242424242":""}`, "description": `"4242424242424242"`} {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/payonce/payonce/internal/program"
@@ -82,14 +81,4 @@ func (s settings) wait() time.Duration {
 		return s.InFlightWait
 	}
 	return -1
-}
-
-// split returns the parts of a list with commas, without blanks.
-func split(list string) (parts []string) {
-	for part := range strings.SplitSeq(list, ",") {
-		if part = strings.TrimSpace(part); part != "" {
-			parts = append(parts, part)
-		}
-	}
-	return parts
 }

@@ -48,10 +48,10 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 func (a *API) authenticateKey(c echo.Context, apiKey string) error {
 	answer, from := c.Response().Header(), clientOf(c)
 	id := sha256.Sum256([]byte(apiKey))
-	known, recent := a.recent.Get(id)
-	queue, read := a.limits.notRecent, a.readOther // keys that were not valid lately have a queue of their own
+	known, recent := a.recent.Get(id) // no merchant has the id ""
+	read := a.readOther
 	if recent {
-		queue, read = a.limits.recent, a.readRecent
+		read = a.readRecent
 	}
 	switch {
 	case recent && !a.limits.allow(answer, known, a.Now()):
@@ -59,15 +59,16 @@ func (a *API) authenticateKey(c echo.Context, apiKey string) error {
 	case !recent && a.limits.guesses.used(network(from), a.Now()):
 		return errGuessing
 	}
-	leave, err := queue.enter(known, 1)
-	if err != nil {
+	var m merchants.Merchant
+	err := a.limits.work.within(known, 1, func() (err error) {
+		m, err = read(c.Request().Context(), apiKey)
 		return err
-	}
-	defer leave()
-	m, err := read(c.Request().Context(), apiKey)
+	})
 	if errors.Is(err, merchants.ErrUnauthorized) {
 		a.recent.Remove(id)
 		a.limits.guesses.allow(network(from), a.Now())
+		answer.Del(headerRate) // of the merchant that the key had
+		answer.Del(headerRatePolicy)
 	}
 	if err != nil {
 		return err

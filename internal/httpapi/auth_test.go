@@ -31,10 +31,10 @@ func (w *world) keyFor(t *testing.T, scopes ...merchants.Scope) string {
 func (c call) as(key string) call { return c.with("Authorization", "Bearer "+key) }
 
 // TestUnauthorized_isTheSameForEveryReason: a caller that tries keys does not learn which
-// of them were valid once. A revoked key is refused from the next request on, and has no replays.
+// of them were valid once, nor the rate of their merchant. A revoked key is refused from the next request on, and has no replays.
 func TestUnauthorized_isTheSameForEveryReason(t *testing.T) {
 	t.Parallel()
-	w := serve(t)
+	w := serve(t, func(api *httpapi.Config) { api.Limits.PerSecond = 1000 })
 	expired, revoked := w.keyFor(t, merchants.Scopes()...), w.keyFor(t, merchants.Scopes()...)
 	for _, key := range []string{expired, revoked} { // from now on they were valid lately
 		w.accepted(t, post("used", body()).as(key))
@@ -174,7 +174,7 @@ func TestAuthentication_floodsDelayNoOtherCaller(t *testing.T) {
 	}{
 		"of a key beyond its rate":  {1, []string{apiKey}, balances, 0, "/problems/rate-limited", strangerKey, 1},
 		"of a key without a rate":   {0, []string{apiKey, strangerKey}, balances, queue / 2, "/problems/unavailable", strangerKey, reading},
-		"of unknown keys, too many": {0, []string{apiKey}, nobodys, queue, "/problems/unavailable", apiKey, reading + 1},
+		"of unknown keys, too many": {0, []string{apiKey}, nobodys, queue / 2, "/problems/unavailable", apiKey, reading + 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

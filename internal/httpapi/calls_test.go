@@ -1,6 +1,7 @@
 package httpapi_test
 
 import (
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -62,9 +63,13 @@ func direct(tb testing.TB, handler http.Handler, c call) answer {
 	if err != nil {
 		u = &url.URL{Path: path}
 	}
-	u.RawQuery, r.URL, r.Header = query, u, c.header
+	u.RawQuery, r.URL, r.Header, r.RemoteAddr = query, u, c.header.Clone(), "127.0.0.1:80"
+	maps.DeleteFunc(r.Header, func(_ string, values []string) bool { return len(values) == 0 })
 	recorder := httptest.NewRecorder()
 	handler.ServeHTTP(recorder, r)
+	if c.method == http.MethodHead {
+		recorder.Body.Reset() // as a server does
+	}
 	return answer{recorder.Code, recorder.Header(), recorder.Body.String()}
 }
 

@@ -71,8 +71,8 @@ func pairs(d *jsontext.Decoder, m *map[string]string) error {
 	return nil
 }
 
-// plainName is the pointer of an unknown member that an answer may repeat. Any other name may
-// be data, such as a card number.
+// plainName is the pointer of an unknown member, or parameter, that an answer may repeat. Any other
+// name may be data, such as a card number.
 var plainName = regexp.MustCompile(`^/[A-Za-z_]{1,40}((/[0-9]{1,3})?/[A-Za-z_]{1,40})*$`)
 
 // unreadable says where a body is malformed, without repeating what it holds.

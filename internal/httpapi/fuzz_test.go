@@ -1,13 +1,10 @@
 package httpapi_test
 
 import (
-	"io"
 	"net/http"
 	"strings"
 	"testing"
 
-	"github.com/payonce/payonce/internal/httpapi"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 )
 
@@ -16,12 +13,8 @@ import (
 func FuzzRequest(f *testing.F) {
 	testdb.Long(f, "it takes a large part of the time")
 	theContract(f) // an input that takes ten seconds ends the run, and to read the contract may
-	db := testdb.Open(f)
-	register(f, db)
-	api := newAPI(f, testdb.As(f, db, postgres.RoleAPI), io.Discard)
-	takesEvents(api)
-	handler := httpapi.New(*api).Handler()
-	charge := idOf(direct(f, handler, post("charge", body())).header.Get("Location"))
+	w := serve(f, takesEvents)
+	charge := idOf(direct(f, w.handler, post("charge", body())).header.Get("Location"))
 	right := event("evt_1", "payment_intent.succeeded", intentOf(charge))
 	for _, e := range []string{
 		"", "null", "{}", "[]", right, right[1:], right + "x", right + "\x00",
@@ -48,8 +41,8 @@ func FuzzRequest(f *testing.F) {
 		case id != "":
 			c.path += "/" + strings.Replace(id, "the charge", charge, 1) + "/refunds"
 		}
-		before := rows(t, db)
-		a := direct(t, judged(t, handler), c)
+		before := rows(t, w.db)
+		a := direct(t, judged(t, w.server.Handler), c)
 		added, replayed := map[string]int64{}, a.header.Get("Idempotent-Replayed") != ""
 		switch {
 		case a.status == http.StatusAccepted && id == "":
@@ -57,12 +50,12 @@ func FuzzRequest(f *testing.F) {
 				added = ofCharges(1)
 			}
 		case a.status == http.StatusOK && id == "an event":
-			added["outbox"] = min(1, rows(t, db)["outbox"]-before["outbox"])
+			added["outbox"] = min(1, rows(t, w.db)["outbox"]-before["outbox"])
 		case a.status < 400 || a.status > 499:
 			t.Errorf("status %d for key %q, charge %q and %q: %s", a.status, key, id, request, a.body)
 		case a.header.Get("Idempotency-Expires") != "" && !replayed && readProblem(t, a).Type != "/problems/idempotency-key-reused":
 			added["idempotency_keys"] = 1 // a refusal of the business
 		}
-		wantRows(t, db, before, added)
+		wantRows(t, w.db, before, added)
 	})
 }

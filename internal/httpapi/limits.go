@@ -22,8 +22,9 @@ type Limits struct {
 	PerSecond int
 	// InFlight is how many requests are in flight, most of which wait for a connection to
 	// the database. One more is refused at once: it would only wait for its time-out. A quarter
-	// of them is for reads alone, which go on while commits hang. A merchant may have half, and a
-	// quarter may wait for a charge.
+	// of them is for reads alone, which go on while commits hang. A merchant may have half, those
+	// whose API keys were not valid lately have half until these are read, and a quarter may wait
+	// for a charge.
 	InFlight int
 	// Authenticating is how many reads of API keys are in flight, of those that were not
 	// valid lately and of the others each: what a caller without a key can use of the
@@ -43,11 +44,9 @@ const guessInterval = 6 * time.Second
 type limits struct {
 	merchants *rates    // requests, by merchant
 	guesses   *rates    // API keys that are not valid, by client network
-	work      *capacity // requests, by merchant
+	work      *capacity // requests, by merchant, also while their API keys are read
 	writes    *capacity // those of work that are no reads
 	unsigned  *capacity // provider events whose bodies are being read, by client network
-	notRecent *capacity // requests whose API keys were not valid lately, while these are read
-	recent    *capacity // requests whose API keys were valid lately, by merchant
 	waits     *capacity // requests that wait for a charge, by merchant
 	answers   *capacity // bytes of answers that are being sent, by merchant
 }
@@ -60,8 +59,6 @@ func newLimits(l Limits) *limits {
 		work:      newCapacity(l.InFlight, share),
 		writes:    newCapacity(l.InFlight-l.InFlight/4, share-share/4),
 		unsigned:  newCapacity(maxEvents, maxEvents/4),
-		notRecent: newCapacity(l.InFlight, 0),
-		recent:    newCapacity(l.InFlight, share),
 		waits:     newCapacity(l.InFlight/4, share/4),
 		answers:   newCapacity(l.AnswerBytes, l.AnswerBytes/2),
 	}
@@ -99,6 +96,16 @@ func (a *capacity) enter(merchant string, n int) (leave func(), err error) {
 			delete(a.of, merchant)
 		}
 	}, nil
+}
+
+// within does something that counts as n requests, or bytes, of a merchant, also if it panics.
+func (a *capacity) within(merchant string, n int, do func() error) error {
+	leave, err := a.enter(merchant, n)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return do()
 }
 
 // rates bound how often something is done, by name.
@@ -169,43 +176,24 @@ func (a *API) limitWork(next echo.HandlerFunc) echo.HandlerFunc {
 		if err := read(c); err != nil {
 			return err
 		}
+		work := func() error {
+			return a.limits.work.within(merchant, 1, func() error { return next(c) })
+		}
 		if c.Request().Method == http.MethodPost {
-			leave, err := a.limits.writes.enter(merchant, 1)
-			if err != nil {
-				return err
-			}
-			defer leave()
+			return a.limits.writes.within(merchant, 1, work)
 		}
-		leave, err := a.limits.work.enter(merchant, 1)
-		if err != nil {
-			return err
-		}
-		defer leave()
-		return next(c)
+		return work()
 	}
 }
 
 // readUnsigned reads the body of a provider event whose sender is not known yet: soon, and few
 // at a time from one network, so that slow senders do not keep the provider out.
 func (a *API) readUnsigned(c echo.Context) error {
-	leave, err := a.limits.unsigned.enter(network(clientOf(c)), 1)
-	if err != nil {
-		hangUp(c)
-		return err
-	}
-	defer leave() // also if the body panics
-	// Where it cannot be set, readTimeout counts.
-	_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(unsignedTime)) //nolint:forbidigo // a socket knows no other clock
-	return readBody(c)
-}
-
-// hangUp ends the connection after the answer if the request has a body that was not read. The
-// server would wait for that body until readTimeout, a second time after the answer.
-func hangUp(c echo.Context) {
-	if c.Request().ContentLength != 0 {
-		c.Response().Header().Set(echo.HeaderConnection, "close")
-		_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(time.Second)) //nolint:forbidigo // a socket knows no other clock
-	}
+	return a.limits.unsigned.within(network(clientOf(c)), 1, func() error {
+		// Where it cannot be set, readTimeout counts.
+		_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(unsignedTime)) //nolint:forbidigo // a socket knows no other clock
+		return readBody(c)
+	})
 }
 
 // readBody reads the body of a POST to its end or to the size that it may have.

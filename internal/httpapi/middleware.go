@@ -19,8 +19,7 @@ var isRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`).MatchString
 
 // exchange is what the layers know of a request and its answer.
 type exchange struct {
-	Answer
-
+	Result   Result             // see Answer
 	client   netip.Addr         // see clientOf
 	merchant merchants.Merchant // of the API key
 	keyID    string             // of the API key: its prefix, which is not secret
@@ -121,8 +120,7 @@ const (
 // AnswerOf returns the answer to a request, for Config.Observe. Before the answer it has
 // the method and the route.
 func AnswerOf(c echo.Context) Answer {
-	a := exchangeOf(c).Answer
-	a.Method, a.Route, a.Status = "other", c.Path(), c.Response().Status
+	a := Answer{Method: "other", Route: c.Path(), Status: c.Response().Status, Result: exchangeOf(c).Result}
 	switch method := c.Request().Method; method { // few, whatever callers send
 	case "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS":
 		a.Method = method

@@ -84,38 +84,15 @@ func operations(c *document, each func(method, path string, o *v3.Operation, par
 	}
 }
 
-// formats are those that JSON Schema does not define.
-var formats = map[string]func(any) error{"id": isID, "text": isText, "iso-4217": isCurrency, "https-url": isHTTPS}
-
-// isID is the contract's format "id".
-func isID(value any) error {
-	if s, ok := value.(string); ok && strings.ContainsRune(s, 0) {
-		return errors.New("holds U+0000")
-	}
-	return nil
-}
-
-// isText is the contract's format "text".
-func isText(value any) error {
-	if s, ok := value.(string); ok && (strings.ContainsRune(s, 0) || httpapi.HoldsCard(s)) {
-		return errors.New("holds U+0000, or what may be a card number")
-	}
-	return nil
-}
-
-func isCurrency(value any) error {
-	if s, ok := value.(string); ok && (s == "" || !currency.IsValid(s)) {
-		return errors.New("is no currency")
-	}
-	return nil
-}
-
-func isHTTPS(value any) error {
-	s, ok := value.(string)
-	if to, err := url.Parse(s); ok && (err != nil || to.Scheme != "https" || to.Hostname() == "" || to.User != nil || strings.ContainsAny(s, " \u00a0\x00")) {
-		return errors.New("is no https URL without credentials")
-	}
-	return nil
+// formats are those that JSON Schema does not define: whether a string has them.
+var formats = map[string]func(string) bool{
+	"id":       func(s string) bool { return !strings.ContainsRune(s, 0) },
+	"text":     func(s string) bool { return !strings.ContainsRune(s, 0) && !httpapi.HoldsCard(s) },
+	"iso-4217": func(s string) bool { return s != "" && currency.IsValid(s) },
+	"https-url": func(s string) bool {
+		to, err := url.Parse(s)
+		return err == nil && to.Scheme == "https" && to.Hostname() != "" && to.User == nil && !strings.ContainsAny(s, " \u00a0\x00")
+	},
 }
 
 // TestContract_hasEveryRoute: the routes of the server are those of the contract and of

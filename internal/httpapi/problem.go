@@ -61,7 +61,7 @@ var (
 	errMethodNotAllowed = newProblem("method-not-allowed", http.StatusMethodNotAllowed, sameKey, "The resource does not know the method",
 		"the Allow header lists the methods that it knows")
 	errTooLarge = newProblem("too-large", http.StatusRequestEntityTooLarge, sameKey, "The request is too large",
-		"a body may have 65536 bytes")
+		"a body may have 65536 bytes, and an event of the provider 1048576")
 	errUnsupportedMediaType = newProblem("unsupported-media-type", http.StatusUnsupportedMediaType, sameKey, "The body is not JSON",
 		"send JSON in UTF-8, not packed, and Content-Type: application/json")
 	errConflict   = newProblem("conflict", http.StatusConflict, newKey, "The charge is not in a state for this", "")
@@ -155,13 +155,11 @@ func invalid(fields ...fieldError) problem {
 }
 
 // reused names the members that differ, never their values: the first request may be of
-// another caller. A name that holds a card number is left out.
+// another caller.
 func reused(pointers []string) problem {
 	p := errKeyReused
 	for _, pointer := range pointers {
-		if !holdsCard(pointer) {
-			p.Errors = append(p.Errors, fieldError{Pointer: pointer, Detail: "differs from the first request"})
-		}
+		p.Errors = append(p.Errors, fieldError{Pointer: pointer, Detail: "differs from the first request"})
 	}
 	return p
 }
@@ -190,9 +188,8 @@ func (a *API) problem(err error, c echo.Context) {
 		return // the client has had its answer, or part of one
 	}
 	p, e, h := a.classify(err), exchangeOf(c), c.Response().Header()
-	denied := p.result == DeniedInvalid || p.result == DeniedGuessing
-	if denied || e.Result == KeyFirst { // what says nothing of the key was found on a free one
-		e.Result = cmp.Or(p.result, e.Result)
+	if p.result == DeniedInvalid || p.result == DeniedGuessing || e.Result == KeyFirst {
+		e.Result = cmp.Or(p.result, e.Result) // what says nothing of the key was found on a free one
 	}
 	if p.Status >= http.StatusInternalServerError {
 		e.cause = err
@@ -208,9 +205,6 @@ func (a *API) problem(err error, c echo.Context) {
 		h.Set(echo.HeaderWWWAuthenticate, "Bearer")
 	case p.Type == errKeyMissing.Type:
 		h.Set(headerLink, `<`+contractPath+`>; rel="describedby"`)
-	}
-	if denied {
-		hangUp(c)
 	}
 	_ = c.Blob(p.Status, problemType, p.document(c))
 }

@@ -29,12 +29,9 @@ func (a *API) answer(handle func(c echo.Context) (any, error)) echo.HandlerFunc 
 		if err != nil {
 			return fmt.Errorf("encode an answer: %w", err)
 		}
-		leave, err := a.limits.answers.enter(merchantOf(c).ID, len(body))
-		if err != nil {
-			return err
-		}
-		defer leave()
-		return c.JSONBlob(http.StatusOK, append(body, '\n'))
+		return a.limits.answers.within(merchantOf(c).ID, len(body), func() error {
+			return c.JSONBlob(http.StatusOK, append(body, '\n'))
+		})
 	}
 }
 
@@ -60,35 +57,30 @@ func readQuery(c echo.Context, limit *int, texts map[string]*string) error {
 	}
 	var k checker
 	for _, name := range slices.Sorted(maps.Keys(given)) {
-		value := given.Get(name)
+		value, pointer := given.Get(name), string(jsontext.Pointer("").AppendToken(name))
+		if !plainName.MatchString(pointer) {
+			pointer = "" // of the query as a whole
+		}
 		text, known := texts[name]
 		switch {
 		case len(given[name]) > 1:
-			k.refuse(pointerTo(name), "is there more than once")
+			k.refuse(pointer, "is there more than once")
 		case !utf8.ValidString(value) || hasNUL(value):
-			k.refuse(pointerTo(name), "is no text")
+			k.refuse(pointer, "is no text")
 		case !known && name != "limit":
-			k.refuse(pointerTo(name), "is no parameter of this list")
+			k.refuse(pointer, "is no parameter of this list")
 		case value == "":
 		case name == "limit": // is written in one way: 5, and neither +5 nor 05
 			*limit, err = strconv.Atoi(value)
 			if err != nil || *limit < 1 || *limit > maxCharges || strconv.Itoa(*limit) != value {
-				k.refuse("/limit", fmt.Sprint("is not between 1 and ", maxCharges))
+				k.refuse(pointer, fmt.Sprint("is not between 1 and ", maxCharges))
 			}
 		case name == "status" && !slices.Contains(statuses, domain.Status(value)):
-			k.refuse("/status", fmt.Sprintf("is none of %v", statuses))
+			k.refuse(pointer, fmt.Sprintf("is none of %v", statuses))
 		default:
 			*text = value
-			k.id("/"+name, value, false, maxString)
+			k.id(pointer, value, false, maxString)
 		}
 	}
 	return k.verdict()
-}
-
-// pointerTo names a parameter as a client wrote it, unless that must not be repeated.
-func pointerTo(name string) string {
-	if !utf8.ValidString(name) || hasNUL(name) || holdsCard(name) {
-		return ""
-	}
-	return string(jsontext.Pointer("").AppendToken(name))
 }

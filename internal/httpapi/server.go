@@ -78,7 +78,7 @@ type Config struct {
 	// Observe is middleware around each request; optional. The request is handled in the
 	// context that it sets. AnswerOf returns what was answered.
 	Observe echo.MiddlewareFunc
-	// Carry returns what the messages that a request causes carry of its context; optional.
+	// Carry returns what the messages that a request causes carry of its context.
 	Carry func(context.Context) map[string]string
 	// Metrics serves GET /metrics; optional.
 	Metrics http.Handler
@@ -102,9 +102,6 @@ type API struct {
 
 // New makes an API.
 func New(c Config) *API {
-	if c.Carry == nil {
-		c.Carry = func(context.Context) map[string]string { return nil }
-	}
 	if c.Observe == nil {
 		c.Observe = func(next echo.HandlerFunc) echo.HandlerFunc { return next }
 	}

@@ -62,13 +62,12 @@ func TestPreferWait_onACharge(t *testing.T) {
 // TestPreferWait_onAChargeEndsWithTheServer: a wait does not hold up a shutdown.
 func TestPreferWait_onAChargeEndsWithTheServer(t *testing.T) {
 	t.Parallel()
-	var server *http.Server
-	w := serveBare(t, func(s *http.Server) { server = s })
+	w := serve(t)
 	pending := w.accept(t, "pending", body()).header.Get("Location")
 	var answers <-chan answer
 	w.waits(t, func() { answers = w.sendAll(t, get(pending).with("Prefer", "wait=10")) })
 	began := time.Now()
-	testdb.Must(t, server.Shutdown(t.Context()))
+	testdb.Must(t, w.server.Shutdown(t.Context()))
 	if a := <-answers; a.status != http.StatusOK || time.Since(began) > 9*time.Second {
 		t.Errorf("status %d after %s", a.status, time.Since(began))
 	}

@@ -2,13 +2,10 @@ package httpapi_test
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -35,48 +32,30 @@ const (
 
 // world is an API on a database of its own.
 type world struct {
-	url     string
-	handler http.Handler // the API without a server, held to the contract
+	server  *http.Server // of the API, without a listener
+	handler http.Handler // the API, held to the contract
 	db      *postgres.DB // as its owner
 	api     *postgres.DB // as the api has it
 	log     *testrun.Log
 }
 
-// serve starts the API on a fresh database with two merchants.
-func serve(t *testing.T, changes ...func(*httpapi.Config)) *world {
-	t.Helper()
-	return serveOn(t, testdb.Reused(t), changes...)
+// serve makes the API on a fresh database with two merchants.
+func serve(tb testing.TB, changes ...func(*httpapi.Config)) *world {
+	tb.Helper()
+	return serveOn(tb, testdb.Reused(tb), changes...)
 }
 
 // serveOn is serve on a database.
-func serveOn(t *testing.T, db *postgres.DB, changes ...func(*httpapi.Config)) *world {
-	t.Helper()
-	return start(t, db, func(w *world, s *http.Server) { s.Handler, s.WriteTimeout = w.handler, patience }, changes...)
-}
-
-// serveBare is serve without the contract between server and API.
-func serveBare(t *testing.T, adjust func(*http.Server), changes ...func(*httpapi.Config)) *world {
-	t.Helper()
-	return start(t, testdb.Reused(t), func(_ *world, s *http.Server) { adjust(s) }, changes...)
-}
-
-func start(t *testing.T, db *postgres.DB, adjust func(*world, *http.Server), changes ...func(*httpapi.Config)) *world {
-	t.Helper()
-	register(t, db)
-	w := &world{db: db, api: testdb.As(t, db, postgres.RoleAPI), log: &testrun.Log{}}
-	config := newAPI(t, w.api, w.log)
+func serveOn(tb testing.TB, db *postgres.DB, changes ...func(*httpapi.Config)) *world {
+	tb.Helper()
+	register(tb, db)
+	w := &world{db: db, api: testdb.As(tb, db, postgres.RoleAPI), log: &testrun.Log{}}
+	config := newAPI(tb, w.api, w.log)
 	for _, change := range changes {
 		change(config)
 	}
-	server := httpapi.New(*config).Server()
-	w.handler = judged(t, server.Handler)
-	adjust(w, server)
-	listener := httptest.NewUnstartedServer(nil)
-	listener.Config = server
-	listener.Start()
-	t.Cleanup(listener.Close)
-	t.Cleanup(listener.CloseClientConnections)
-	w.url = listener.URL
+	w.server = httpapi.New(*config).Server()
+	w.handler = judged(tb, w.server.Handler)
 	return w
 }
 
@@ -87,6 +66,7 @@ func newAPI(tb testing.TB, db *postgres.DB, log io.Writer) *httpapi.Config {
 		DB:       db,
 		Intake:   &intake.Intake{DB: db, Options: idempotency.Options{Retention: retention, Wait: -1}},
 		InFlight: http.StatusConflict,
+		Carry:    func(context.Context) map[string]string { return nil },
 		Ready:    func(context.Context) (string, error) { return "", nil },
 		Now:      time.Now,
 		Log:      slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -115,37 +95,10 @@ func register(tb testing.TB, db *postgres.DB) {
 	testdb.Must(tb, db.Commit(tb.Context(), b))
 }
 
-// send sends each call once: on a connection that was used before, net/http
-// would silently repeat a POST that carries an Idempotency-Key.
+// send has the API answer a call. What sockets have to do with is in hostile_test.go and limits_test.go.
 func (w *world) send(t *testing.T, c call) answer {
 	t.Helper()
-	for {
-		a, err := w.try(t, c)
-		// A server that has refused a large body closes before the client has written it.
-		if len(c.body) > maxBody && (errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)) {
-			continue
-		}
-		testdb.Must(t, err)
-		return a
-	}
-}
-
-func (w *world) try(t *testing.T, c call) (answer, error) {
-	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), c.method, w.url+c.path, strings.NewReader(c.body))
-	if err != nil {
-		return answer{}, err
-	}
-	request.GetBody = nil
-	request.Header = c.header
-	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
-	response, err := client.Do(request)
-	if err != nil {
-		return answer{}, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	return answer{status: response.StatusCode, header: response.Header, body: string(body)}, err
+	return direct(t, w.handler, c)
 }
 
 // accepted sends a request that must be accepted.
@@ -190,13 +143,7 @@ func (w *world) sendAll(t *testing.T, calls ...call) <-chan answer {
 	t.Helper()
 	answers := make(chan answer, len(calls))
 	for _, c := range calls {
-		go func() {
-			a, err := w.try(t, c)
-			if err != nil {
-				t.Error(err)
-			}
-			answers <- a
-		}()
+		go func() { answers <- direct(t, w.handler, c) }()
 	}
 	return answers
 }
@@ -291,17 +238,14 @@ func openWith(t *testing.T, o postgres.Options) *postgres.DB {
 // waitingBetween waits until least to most statements wait for a lock.
 func waitingBetween(t *testing.T, db *postgres.DB, least, most int) {
 	t.Helper()
-	testrun.Row(t, db, `select (`+selectWaiting+`) between $1 and $2`, least, most)
-}
-
-const selectWaiting = `
-select count(*)
+	testrun.Row(t, db, `
+select count(*) between $1 and $2
   from pg_stat_activity
  where datname = current_database()
-   and wait_event_type = 'Lock'`
+   and wait_event_type = 'Lock'`, least, most)
+}
 
-// insist sends a read until it is answered: on a busy machine an audit may take longer than a
-// request may, and a look at the database be given up.
+// insist sends a request until it is answered: on a busy machine a statement may take longer than it may.
 func (w *world) insist(t *testing.T, c call) (a answer) {
 	t.Helper()
 	testrun.Progress(t, "GET "+c.path+" is answered", func() (seen string, done bool) {
