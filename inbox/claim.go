@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -101,20 +102,8 @@ func (p *Processor) scan(row pgx.CollectableRow) (*Delivery, error) {
 	return d, err
 }
 
-// A crowd is the partitions of full claims. While messages are due all the time, claims leave the crowd out now and
-// then, so that the messages of others have their turn.
-type crowd struct {
-	partitions []string
-	rests      time.Time // no claim before leaves them out
-}
-
-const crowdRest = 10 // times as long as a claim took that left out all of the crowd, before the next one
-
-func (c *crowd) add(claimed []*Delivery) {
-	c.partitions = append(c.partitions, column(claimed, func(d *Delivery) string { return d.Partition })...)
-	slices.Sort(c.partitions)
-	c.partitions = slices.Compact(c.partitions)
-}
+// crowdRest is the pause after a claim that left out all of the crowd, in times as long as it took.
+const crowdRest = 10
 
 // tick repairs what others left, once a second, or less often where that takes long, and claims, in one
 // transaction. It returns when the next message is due; 0 if more may be due now.
@@ -130,9 +119,9 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 		p.queueRepair(b)
 	}
 	var leftOut []string
-	all := began.Sub(p.readAllAt) >= pollEvery                              // a commit may have taken longer than claimOverlap
-	if all && p.caughtUpAt.Swap(nil) == nil && began.After(p.crowd.rests) { // messages were due all the time
-		leftOut = p.crowd.partitions
+	all := began.Sub(p.readAllAt) >= pollEvery                             // a commit may have taken longer than claimOverlap
+	if all && p.caughtUpAt.Swap(nil) == nil && began.After(p.crowdRests) { // messages were due all the time
+		leftOut = slices.Collect(maps.Keys(p.crowd))
 	}
 	b.Queue(readNext, p.Receiver, pollEvery).QueryRow(func(row pgx.Row) error { return row.Scan(&next) })
 	g := p.slots.reserve(p.Concurrency, false, leftOut)
@@ -140,19 +129,22 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	ended := time.Now() //nolint:forbidigo // as above
 	switch {
 	case more:
-		p.crowd.add(claimed)
+		for _, d := range claimed {
+			p.crowd[d.Partition] = true
+		}
 	case err == nil && len(g.except) == 0:
 		p.slots.settled.Store(g.missed)
 		p.caughtUpAt.Store(new(began.Add(-claimOverlap)))
 	}
 	if all && !more {
-		p.readAllAt, p.crowd.partitions = ended, nil
+		p.readAllAt = ended
+		clear(p.crowd)
 	}
 	if took := ended.Sub(began); len(leftOut) > 0 && g.slots > 0 {
 		if !more {
 			took *= crowdRest
 		}
-		p.crowd.rests = ended.Add(took)
+		p.crowdRests = ended.Add(took)
 	}
 	if repairs { // or it has failed to: the next ticks claim, whatever the repair has met
 		p.endRepair(ended, err)

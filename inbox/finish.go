@@ -145,7 +145,7 @@ func (p *Processor) process(ctx context.Context, d *Delivery) End {
 	e := p.endOf(ctx, d, err)
 	log := p.Log.With("receiver", p.Receiver, "message_id", d.ID, "ordering_key", d.OrderingKey, "attempt", d.Attempt)
 	end := e.end
-	if end != EndLost && !d.endedByHandler {
+	if end != EndLost && (err != nil || !d.endedByHandler) {
 		end = p.finish(ctx, log, d, e)
 	}
 	if end != EndDone && end != EndNotStored {
@@ -202,11 +202,7 @@ func (p *Processor) queueClaimEnd(b *pgx.Batch, d *Delivery, e claimEnd) {
 		d.queueEnd(b)
 		return
 	}
-	var reason *string
-	if e.reason != nil {
-		reason = new(storable(e.reason.Error()))
-	}
-	b.Queue(endClaim, d.row, d.fence, e.dead, e.attempts, e.waits, e.pause, e.deadline, p.Policy.GiveUpAfter, reason, d.ID, p.Policy.DeadLetters == Pass, d.holder)
+	b.Queue(endClaim, d.row, d.fence, e.dead, e.attempts, e.waits, e.pause, e.deadline, p.Policy.GiveUpAfter, storable(e.reason), d.ID, p.Policy.DeadLetters == Pass, d.holder)
 	b.Queue(promote, p.Receiver, d.OrderingKey)
 }
 
@@ -234,7 +230,11 @@ func (p *Processor) finish(ctx context.Context, log *slog.Logger, d *Delivery, e
 	}
 }
 
-// storable cuts the text of an error, and removes what PostgreSQL refuses.
-func storable(reason string) string {
-	return strings.ToValidUTF8(strings.ReplaceAll(reason[:min(len(reason), 2000)], "\x00", ""), "\uFFFD")
+// storable is the text of an error, cut, and without what PostgreSQL refuses; nil for none.
+func storable(reason error) *string {
+	if reason == nil {
+		return nil
+	}
+	text := reason.Error()
+	return new(strings.ToValidUTF8(strings.ReplaceAll(text[:min(len(text), 2000)], "\x00", ""), "\uFFFD"))
 }

@@ -7,16 +7,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// What becomes of the messages of a process that has died:
-//
-//  1. It beats no more, and its registration ends, by the clock of the database.
-//  2. Another processor of the receiver, mostly within a second, deletes the registration and takes the messages
-//     over, in one transaction: they are pending, with a death more, and due after a random pause. The last of
-//     many deaths makes a dead letter, which no holder can end.
-//  3. A later claim raises the fence. Until then the old holder may still end a pending message; after it
-//     inbox_done_by_holder refuses what the old holder commits.
-//  4. If the old holder lives, its next beat finds the message pending or under another fence, and ends the
-//     context of the handler.
+// If a process dies, its registration ends, by the clock of the database. Then another processor of the receiver
+// deletes the registration and takes the messages over, in one transaction, mostly within a second. Until the next
+// claim raises the fence, the old holder may still end a message that is pending. If the old holder lives, its next
+// beat ends the contexts of the handlers whose messages it has lost.
 
 const deathsPerAttempt = 4 // so many deaths count as much as an attempt
 

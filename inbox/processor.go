@@ -50,10 +50,11 @@ type Processor struct {
 	caughtUpAt atomic.Pointer[time.Time] // when the last claim began that left nothing due; nil where the next one reads all
 
 	// Of the loop alone.
-	committedAt  time.Time // when a claim was committed; zero after a failed or slow one
-	readAllAt    time.Time // when a claim that read all due times was last not full, or failed
-	crowd        crowd
-	patientUntil time.Time // others are not taken over before, after an outage of the database
+	committedAt  time.Time       // when a claim was committed; zero after a failed or slow one
+	readAllAt    time.Time       // when a claim that read all due times was last not full, or failed
+	crowd        map[string]bool // partitions of full claims: while messages are due all the time, some claims leave them out
+	crowdRests   time.Time       // until then none leaves them out
+	patientUntil time.Time       // others are not taken over before, after an outage of the database
 
 	// Of its repairs.
 	repairsAt     time.Time     // when the next one is due
@@ -90,7 +91,7 @@ func New(o Options) (*Processor, error) {
 	q.MaxAttempts = cmp.Or(q.MaxAttempts, 12)
 	q.BackoffBase = cmp.Or(q.BackoffBase, 200*time.Millisecond)
 	q.BackoffCap = max(cmp.Or(q.BackoffCap, time.Minute), q.BackoffBase)
-	p := &Processor{Options: o, woken: make(chan struct{}, 1)}
+	p := &Processor{Options: o, woken: make(chan struct{}, 1), crowd: map[string]bool{}}
 	p.slots.total, p.slots.running = o.Concurrency, map[*Delivery]bool{}
 	return p, nil
 }
@@ -101,7 +102,7 @@ func (p *Processor) Pause(all bool, partitions ...string) {
 	p.slots.change(func() { p.slots.paused, p.slots.pausedIn = all, partitions })
 }
 
-// Run, called once, claims and handles messages until ctx ends. Then it claims no more, lets the running
+// Run is called once. It claims and handles messages until ctx ends. Then it claims no more, lets the running
 // handlers continue for at most Drain, ends the context of the others, releases their messages,
 // and returns nil. Handlers that ignore their context for 5 s more are an error, and so is a claim
 // that has not ended: others take over their messages.

@@ -68,7 +68,7 @@ func received(m Message, err error) *incoming {
 		err, d.metadata = cmp.Or(err, errNotStorable), "{}"
 	}
 	if err != nil {
-		d.unreadable = cmp.Or(storable(err.Error()), "unreadable")
+		d.unreadable = cmp.Or(*storable(err), "unreadable")
 		name := sha256.Sum256(append([]byte(m.ID), d.hash...))
 		d.ID = "unreadable:" + hex.EncodeToString(name[:])
 		d.OrderingKey, d.Partition, d.Type = "", "", ""
@@ -90,8 +90,7 @@ func Append(b *pgx.Batch, receiver string, m Message) {
 
 // Receive stores messages in a transaction of its own, and claims for the free slots in it.
 // When it returns nil they are durable, and the caller acknowledges them to their transport.
-// After an error, and at the end of ctx, the transport delivers them again: none is stored, or some, or the
-// outcome is unknown.
+// After an error the transport delivers them again: none is stored, or some, or the outcome is unknown.
 //
 // A message that cannot be stored as it is, or that has another payload than the one under
 // its id, is stored as a dead letter.
@@ -102,25 +101,8 @@ func (p *Processor) Receive(ctx context.Context, messages ...Message) (Reception
 	return p.receive(ctx, column(messages, func(m Message) *incoming { return received(m, nil) }))
 }
 
-// receive stores a page.
+// receive stores a page in as many transactions as a message is repeated in it, mostly one.
 func (p *Processor) receive(ctx context.Context, page []*incoming) (r Reception, err error) {
-	ended := make(chan error, 1)
-	var stored Reception
-	go func() {
-		var err error
-		stored, err = p.storeParts(ctx, page)
-		ended <- err
-	}()
-	select {
-	case err := <-ended:
-		return stored, err
-	case <-ctx.Done(): // a claim with a long result may hang
-		return Reception{}, fmt.Errorf("%w: %w", groupcommit.ErrUnknown, ctx.Err())
-	}
-}
-
-// storeParts stores a page in as many transactions as a message is repeated in it, mostly one.
-func (p *Processor) storeParts(ctx context.Context, page []*incoming) (r Reception, err error) {
 	for rest := page; len(rest) > 0; {
 		var part []*incoming
 		for seen := map[string]bool{}; len(rest) > 0 && !seen[rest[0].ID]; rest = rest[1:] {

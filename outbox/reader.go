@@ -126,7 +126,7 @@ func (s *subscriber) deliver(page []*message.Message) {
 		}
 		break
 	}
-	for s.acked < len(page) { // what was not taken comes again with the next page
+	for s.acked < len(page) { // what was not taken is redelivered with the next page
 		select {
 		case <-s.out:
 			continue
