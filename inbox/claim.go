@@ -115,8 +115,9 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 		p.patientUntil = began.Add(2 * p.timeout())
 	}
 	repairs := !began.Before(p.repairsAt)
+	whole := repairs && !p.repairRefused
 	if repairs {
-		p.queueRepair(b)
+		p.queueRepair(b, whole)
 	}
 	var leftOut []string
 	all := began.Sub(p.readAllAt) >= pollEvery                             // a commit may have taken longer than claimOverlap
@@ -133,7 +134,6 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 			p.crowd[d.Partition] = true
 		}
 	case err == nil && len(g.except) == 0:
-		p.slots.settled.Store(g.missed)
 		p.caughtUpAt.Store(new(began.Add(-claimOverlap)))
 	}
 	if all && !more {
@@ -147,11 +147,11 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 		p.crowdRests = ended.Add(took)
 	}
 	if repairs { // or it has failed to: the next ticks claim, whatever the repair has met
-		p.endRepair(ended, err)
+		p.endRepair(ended, ended.Sub(began), err)
 	}
 	p.committedAt = ended
-	if errors.Is(err, groupcommit.ErrUnknown) || errors.Is(err, groupcommit.ErrNotCommitted) || ended.Sub(began) > p.timeout() {
-		p.committedAt = time.Time{} // the database was away
+	if away := errors.Is(err, groupcommit.ErrUnknown) || errors.Is(err, groupcommit.ErrNotCommitted) || ended.Sub(began) > p.timeout(); away && !whole {
+		p.committedAt = time.Time{} // a whole repair may be what took so long
 	}
 	if err != nil || g.slots > 0 && len(leftOut) > 0 || more && g.spare > 0 {
 		return 0, err

@@ -1,6 +1,7 @@
 package inbox_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -110,9 +111,10 @@ func TestEnd_backoffIsRandomWithinItsBounds(t *testing.T) {
 func TestEnd_isReported(t *testing.T) {
 	t.Parallel()
 	type within struct{}
+	const rolledBack = -1
 	for name, test := range map[string]struct {
 		meanwhile string // happens to the row
-		commits   int    // of its handler
+		commits   int    // of its handler, or rolledBack
 		err       error
 		want      inbox.End
 		row       string
@@ -123,7 +125,10 @@ func TestEnd_isReported(t *testing.T) {
 		"an error":                                         {`fence = fence`, 0, errClosed, inbox.EndFailed, `status = 'pending'`},
 		"a wait":                                           {`fence = fence`, 0, &inbox.WaitError{Err: errClosed}, inbox.EndWaiting, `status = 'pending'`},
 		"a commit that waited for a lock":                  {`fence = fence`, 0, fmt.Errorf("step: %w", &pgconn.PgError{Code: "55P03"}), inbox.EndWaiting, `status = 'pending' and attempts = 0 and waiting_since is not null`},
-		"a commit without an answer":                       {`fence = fence`, 0, groupcommit.ErrUnknown, inbox.EndWaiting, `status = 'pending' and attempts = 0`},
+		"a commit without an answer":                       {`fence = fence`, 0, groupcommit.ErrUnknown, inbox.EndFailed, `status = 'pending' and attempts = 1`},
+		"a statement that takes too long":                  {`fence = fence`, 0, &pgconn.PgError{Code: "57014"}, inbox.EndFailed, `status = 'pending' and attempts = 1`},
+		"an error after the commit":                        {`fence = fence`, 1, errClosed, inbox.EndLost, `status = 'done'`},
+		"an error after an end that was rolled back":       {`fence = fence`, rolledBack, errClosed, inbox.EndFailed, `status = 'pending' and attempts = 1`},
 		"a wait for an operator":                           {`fence = fence`, 0, &inbox.WaitError{NeedsOperator: true, Err: errClosed}, inbox.EndBlocked, `status = 'pending'`},
 		"a dead letter":                                    {`fence = fence`, 0, &inbox.DeadLetterError{Err: errClosed}, inbox.EndDeadLetter, `status = 'dead'`},
 		"a claim of another holder":                        {`fence = fence + 1`, 1, nil, inbox.EndLost, `status = 'running' and done_fence is null`},
@@ -142,11 +147,15 @@ func TestEnd_isReported(t *testing.T) {
 					return errors.New("it has another context")
 				}
 				write(t, db, `update inbox set `+test.meanwhile)
-				err := test.err
+				var err error
 				for range test.commits {
 					err = d.Commit(ctx, db, &pgx.Batch{})
 				}
-				return err
+				if test.commits == rolledBack {
+					tx := testdb.Begin(t, db.Pool(), `select`)
+					err = errors.Join(d.Done(ctx, tx), tx.Rollback(ctx))
+				}
+				return cmp.Or(err, test.err)
 			}, func(o *inbox.Options) {
 				o.OnAttempt = func(ctx context.Context, d *inbox.Delivery) (context.Context, func(inbox.End)) {
 					return context.WithValue(ctx, within{}, d.ID), func(end inbox.End) { seen <- end }
@@ -300,6 +309,9 @@ func TestRetry_beginsAnewInTheOrderOfTheKey(t *testing.T) {
 	start(t, processor(t, db, answer(nil)))
 	done(t, db)
 	testrun.Row(t, db, `select string_agg(message_id, ' ' order by finished_at) = 'm1 m2 m3' and bool_and(attempts = 1) from inbox`)
+	if got, err := deadletter.Show(t.Context(), db, m1); err != nil || got.DecidedBy != "ada" || got.DecidedAt == nil || got.FinishedAt == nil {
+		t.Errorf("when it is done, who retried it is %+v, %v", got, err)
+	}
 }
 
 // What a holder of long ago still commits is refused. That the key goes on is in TestModel.

@@ -88,6 +88,38 @@ func TestProcessor_handOverNeedsNoPoll(t *testing.T) {
 	}
 }
 
+// So it does with one that came while the one before it ran.
+func TestProcessor_handOverToANewMessage(t *testing.T) {
+	t.Parallel()
+	db, begun, end := stocked(t), make(chan struct{}), make(chan struct{})
+	p := processor(t, db, func(_ context.Context, d *inbox.Delivery) error {
+		if d.Type == "note" {
+			begun <- struct{}{}
+			<-end
+		}
+		return nil
+	})
+	start(t, p)
+	for n := range 10 {
+		key := fmt.Sprint("k", n)
+		for _, m := range []inbox.Message{{ID: key, OrderingKey: key, Type: "note"}, {ID: key + " next", OrderingKey: key}} {
+			_, err := p.Receive(t.Context(), m)
+			testdb.Must(t, err)
+			if m.Type == "note" {
+				testrun.Receive(t, "the handler", begun)
+			}
+		}
+		<-time.After(50 * time.Millisecond) // of the loop's claim
+		end <- struct{}{}
+		testrun.Row(t, db, `select status = 'done' from inbox where message_id = $1`, key+" next")
+	}
+	waited := testdb.One[time.Duration](t, db, `
+select sum(b.claimed_at - a.finished_at) from inbox a join inbox b using (ordering_key) where a.type = 'note' and b.type = ''`)
+	if waited > 3*time.Second {
+		t.Errorf("ten messages waited %v for those before them", waited)
+	}
+}
+
 func TestPause(t *testing.T) {
 	t.Parallel()
 	db := stocked(t)

@@ -181,7 +181,7 @@ func (p *Processor) endOf(ctx context.Context, d *Delivery, err error) claimEnd 
 		e.end, e.attempts, e.reason = EndReleased, e.attempts-1, nil
 	case errors.As(err, &dead):
 		e.end, e.dead = EndDeadLetter, true
-	case errors.As(err, &waiting), groupcommit.OutcomeOf(err) != groupcommit.Refused: // or the handler's commit did not pass
+	case errors.As(err, &waiting), groupcommit.OutcomeOf(err) == groupcommit.Locked: // also for a lock
 		waiting = cmp.Or(waiting, &WaitError{})
 		e.end, e.attempts, e.waits = EndWaiting, 0, d.Waits+1 // the handler got as far as the service
 		if waiting.NeedsOperator {

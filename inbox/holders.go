@@ -16,7 +16,7 @@ const deathsPerAttempt = 4 // so many deaths count as much as an attempt
 
 // A holder is registered by the claim and by each beat, while it holds messages. beat returns
 // the places of those of its messages $4, claimed under the fences $5, that it does not hold any more. It is
-// a query of its own, so it waits neither for other commits nor for a standby.
+// a query of its own, so it waits for no standby, and for no commit but that of a claim that registers.
 const (
 	beat = `
 -- inbox.beat

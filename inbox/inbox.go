@@ -86,6 +86,7 @@ type Delivery struct {
 	row, fence     int64
 	cancel         context.CancelCauseFunc // ends the handler's context
 	behind         bool                    // a message of its key waited when it was claimed: its end wakes the loop
+	missed         int64                   // of the slots when it was claimed
 	endedByHandler bool                    // by its handler's transaction
 }
 
@@ -178,7 +179,7 @@ type End string
 const (
 	EndDone       End = "done"
 	EndFailed     End = "failed"      // by an error or a panic
-	EndWaiting    End = "waiting"     // for an external service
+	EndWaiting    End = "waiting"     // for an external service, or for a lock that the handler's commit did not get
 	EndBlocked    End = "blocked"     // it waits for an operator
 	EndDeadLetter End = "dead_letter" // a dead letter: by a DeadLetterError, or because its holders died
 	EndReleased   End = "released"    // the program stops

@@ -164,7 +164,7 @@ func (p *Processor) handle(ctx context.Context, d *Delivery) {
 	end := EndNotStored // if the handler ends its goroutine
 	defer func() {
 		p.slots.end(d)
-		if end != EndDone || d.behind || p.slots.missed.Load() != p.slots.settled.Load() {
+		if end != EndDone || d.behind || d.missed != p.slots.missed.Load() {
 			p.wake()
 		}
 	}()

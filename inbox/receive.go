@@ -101,14 +101,18 @@ func (p *Processor) Receive(ctx context.Context, messages ...Message) (Reception
 	return p.receive(ctx, column(messages, func(m Message) *incoming { return received(m, nil) }))
 }
 
-// receive stores a page in as many transactions as a message is repeated in it, mostly one.
+// receive stores a page: in one transaction, or in as many as the page has one message.
 func (p *Processor) receive(ctx context.Context, page []*incoming) (r Reception, err error) {
-	for rest := page; len(rest) > 0; {
-		var part []*incoming
-		for seen := map[string]bool{}; len(rest) > 0 && !seen[rest[0].ID]; rest = rest[1:] {
-			seen[rest[0].ID] = true
-			part = append(part, rest[0])
+	var parts [][]*incoming
+	times := map[string]int{}
+	for _, d := range page {
+		n := times[d.ID]
+		if times[d.ID]++; n == len(parts) {
+			parts = append(parts, nil)
 		}
+		parts[n] = append(parts[n], d)
+	}
+	for _, part := range parts {
 		stored, dead, err := p.storePage(ctx, part)
 		for try := 1; isRace(err) && try < maxTries; try++ {
 			stored, dead, err = p.storePage(ctx, part)

@@ -31,7 +31,7 @@ update inbox
             for update skip locked))`
 
 // promoteStranded promotes the oldest messages of keys without a first one. It looks at 2000 of those that wait, behind
-// the key $2, so that their number holds up no claim, and passes over what is locked. It returns the last of
+// the key $2, so that their number holds up no claim, and passes over rows that are locked. It returns the last of
 // the keys, or the empty key where none is left, and how long the repair has taken.
 const promoteStranded = `
 -- inbox.promoteStranded
@@ -62,17 +62,20 @@ with waiting as materialized (
               and not first
             order by id
               for update skip locked))
+  returning id
 )
-select case when count(*) = 2000 then max(ordering_key) else '' end, clock_timestamp() - now() from waiting`
+select case when count(*) = 2000 then max(ordering_key) else '' end, clock_timestamp() - now()
+  from waiting
+ where (select count(*) from promoted) is not null` // which is computed before
 
 // queueRepair queues what mends the rows that others left: messages of silent holders, claims and ends
-// with an unknown outcome, due times of a wrong clock, and keys without a first message. After a repair that
-// was refused it queues the takeover alone.
+// with an unknown outcome, and, in a whole repair, due times of a wrong clock and keys without a first message.
 //
 // If we die here: the repair of another processor finds them. Test: TestModel.
-func (p *Processor) queueRepair(b *pgx.Batch) {
+func (p *Processor) queueRepair(b *pgx.Batch, whole bool) {
+	b.Queue("-- inbox.setLockTimeout\nselect set_config('lock_timeout', '100ms', true)")
 	p.queueTakeOver(b)
-	if p.repairTook = 0; p.repairRefused {
+	if !whole {
 		return
 	}
 	b.Queue(correctDueTimes, p.Receiver, p.Policy.BackoffCap, 0)
@@ -82,11 +85,19 @@ func (p *Processor) queueRepair(b *pgx.Batch) {
 	})
 }
 
-// endRepair says when the next repair is due: after a second, or at once while keys are left.
-func (p *Processor) endRepair(ended time.Time, err error) {
-	pause := repairShare * p.repairTook
-	if p.repairedKey == "" {
-		pause = max(pause, repairEvery)
+// endRepair says when the next repair is due: after a second, or sooner while keys are left. After a whole repair
+// that failed, the next one is the takeover alone.
+func (p *Processor) endRepair(ended time.Time, took time.Duration, err error) {
+	whole := !p.repairRefused
+	pause := repairEvery
+	switch p.repairRefused = err != nil && whole; {
+	case err != nil:
+		p.repairedKey = ""
+		pause = max(pause, repairShare*took)
+	case whole && p.repairedKey != "":
+		pause = repairShare * p.repairTook
+	case whole:
+		pause = max(pause, repairShare*p.repairTook)
 	}
-	p.repairsAt, p.repairRefused = ended.Add(pause), err != nil && !p.repairRefused
+	p.repairsAt = ended.Add(pause)
 }

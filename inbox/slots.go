@@ -12,12 +12,11 @@ import (
 // (running). reserve takes free slots for a claim, start gives them to handlers or frees them, and end frees
 // that of a handler.
 //
-// What may leave a due message unclaimed counts as missed. A handler that ends wakes the loop unless a claim
-// since then has left nothing due. A lost wake costs a second.
+// What may leave a due message unclaimed, or store one behind a message that runs, counts as missed. A handler
+// that ends wakes the loop if the count has changed since its claim. A lost wake costs a second.
 type slots struct {
-	missed  atomic.Int64
-	settled atomic.Int64   // missed before the last claim of the loop that left nothing due
-	active  sync.WaitGroup // of the loop, claims and handlers
+	missed atomic.Int64
+	active sync.WaitGroup // of the loop, claims and handlers
 
 	mu       sync.Mutex
 	total    int
@@ -43,7 +42,7 @@ func share(slots int) int { return max(1, 7*slots/8) }
 func (s *slots) reserve(most int, page bool, leftOut []string) grant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	g := grant{missed: s.missed.Load(), except: append(append([]string{}, s.pausedIn...), leftOut...)} // never null, which would claim nothing
+	g := grant{missed: s.missed.Load(), except: slices.Concat(s.pausedIn, leftOut)}
 	has := map[string]int{}
 	for d := range s.running {
 		if has[d.Partition]++; d.Partition != "" && has[d.Partition] == share(s.total) {
@@ -74,7 +73,7 @@ func (s *slots) start(ctx context.Context, g grant, claimed []*Delivery, handle 
 	defer s.mu.Unlock()
 	for _, d := range claimed {
 		handling, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-		if d.cancel = cancel; !s.open {
+		if d.cancel, d.missed = cancel, g.missed; !s.open {
 			cancel(errDraining)
 		}
 		s.running[d] = true

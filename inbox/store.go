@@ -43,14 +43,14 @@ with incoming as (
    where first
    order by ordering_key, place
   on conflict do nothing
-  returning receiver, message_id
+  returning receiver, message_id, ordering_key
 ), kept as (
   insert into inbox
          (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, last_error)
   select receiver, message_id, ordering_key, partition_key, type, payload, metadata::jsonb, payload_hash,
          case when unreadable = '' then 'pending' else 'dead' end, nullif(unreadable, '')
     from incoming
-   where not (first and (receiver, message_id) in (select receiver, message_id from firsts))
+   where not (first and (receiver, message_id, ordering_key) in (select receiver, message_id, ordering_key from firsts))
    order by ordering_key, place
   on conflict (message_id, receiver) do update
      set duplicates    = inbox.duplicates + 1,

@@ -110,7 +110,7 @@ func TestTakeover(t *testing.T) {
 	t.Run("after an outage of the database the other holders have time to register again", func(t *testing.T) {
 		db := fresh(t, "m1@k", "m2@l")
 		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, holder = 'silent' where message_id = 'm1'`)
-		start(t, processor(t, failing(db, groupcommit.ErrNotCommitted), answer(nil), short))
+		start(t, processor(t, failing(failing(db, groupcommit.ErrNotCommitted), groupcommit.ErrNotCommitted), answer(nil), short))
 		testrun.Row(t, db, `select status = 'done' from inbox where message_id = 'm2'`)
 		<-time.After(2500 * time.Millisecond) // of two repairs
 		testrun.Row(t, db, `select status = 'running' from inbox where message_id = 'm1'`)
