@@ -3,10 +3,13 @@ package local
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -50,10 +53,11 @@ func TestStart_killedBeforeItsEnd_isRemovedByTheNextStart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			temp := publicFolder(t)
+			temp := filepath.Join(publicFolder(t), "[") // no pattern
+			must(t, errors.Join(os.Mkdir(temp, 0o777), os.Chmod(temp, 0o777)))
 			s := launchStarter(t, temp, "start")
 			await(t, "the start has made "+made, func() bool {
-				found, err := filepath.Glob(filepath.Join(temp, prefix+"*", made))
+				found, err := fs.Glob(os.DirFS(temp), path.Join(prefix+"*", made))
 				return err == nil && len(found) > 0
 			})
 			s.kill(t, s.pid(), syscall.SIGKILL)
