@@ -100,7 +100,7 @@ func must(t *testing.T, err error) {
 // await waits until something holds.
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !holds(); { // a server ends a minute after its data is gone
+	for end := time.Now().Add(2 * time.Minute); !holds(); {
 		if time.Now().After(end) {
 			t.Fatal(what)
 		}
