@@ -61,3 +61,5 @@ func TestPause_endsWithTheBellOrItsContext(t *testing.T) {
 		testrun.Same(t, "pauses", []time.Duration{time.Hour, 0, 0}, waited)
 	})
 }
+
+func TestMain(m *testing.M) { testrun.Main(m) }

@@ -84,3 +84,5 @@ func wantWebhook(t *testing.T, db *postgres.DB, url string, secrets ...string) {
 	testdb.Must(t, err)
 	testrun.Same(t, "endpoint", merchants.Endpoint{URL: url, Secrets: secrets}, got)
 }
+
+func TestMain(m *testing.M) { testrun.Main(m) }

@@ -145,6 +145,8 @@ func TestOpen_hidesThePasswordOfAnAddressThatItCannotRead(t *testing.T) {
 			t.Errorf("%s: it says %v", address, err)
 		}
 	}
+	const missing = "postgres://payonce@db.example.com/payonce?sslmode=verify-full&sslrootcert=/nowhere/roots.pem"
+	wantOpened(t, t.Context(), missing, postgres.Options{}, "a file that DATABASE_URL names cannot be read")
 }
 
 func TestSessions(t *testing.T) {

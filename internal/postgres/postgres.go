@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"slices"
@@ -128,6 +129,9 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 
 func poolConfig(url string, o Options, known *servers) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(url)
+	if _, missing := errors.AsType[*fs.PathError](err); missing {
+		return nil, errors.New("a file that DATABASE_URL names cannot be read: let sslrootcert, sslcert and sslkey be paths of files that the program may read")
+	}
 	if err != nil || isCut(&config.ConnConfig.Config) {
 		return nil, errUnreadable
 	}

@@ -200,7 +200,8 @@ func (db *DB) Probe() *pgxpool.Config {
 }
 
 // Look connects to a server once, to the hosts first that are not the newest session's. So a
-// failover is found also while the old primary answers.
+// failover is found also while the old primary answers. A host that hangs delays the next ones by its
+// connect_timeout.
 func (db *DB) Look(ctx context.Context) {
 	config := db.pool.Config().ConnConfig
 	if len(config.Fallbacks) == 0 {

@@ -27,7 +27,6 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/telemetry"
 )
 
 // DrainTime is how long a program may finish what it has begun after SIGTERM, which gives
@@ -204,19 +203,4 @@ func serve(ctx context.Context, log *slog.Logger, listener net.Listener, server 
 		return fmt.Errorf("stop serving %s: %w", addr, err)
 	}
 	return nil
-}
-
-// Traces starts tracing as OpenTelemetry's own settings say, and returns a logger
-// whose lines name their traces. Without these settings there are no traces, and the
-// logger is the same.
-func Traces(ctx context.Context, log *slog.Logger, environ map[string]string, service string) (*telemetry.Traces, *slog.Logger, error) {
-	settings, err := Load[telemetry.TraceSettings](environ)
-	if err != nil {
-		return nil, nil, err
-	}
-	traces, err := telemetry.OpenTraces(ctx, log, service, settings)
-	if err != nil {
-		return nil, nil, err
-	}
-	return traces, traces.Log(log), nil
 }

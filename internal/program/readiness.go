@@ -63,22 +63,23 @@ func NewReadiness(ctx context.Context, db *postgres.DB, now func() time.Time) *R
 }
 
 func (r *Readiness) probe(ctx context.Context) {
-	within := func(do func(context.Context) error) error { // a connection that is begun is made after it
+	ping := func() error { // a connection that is begun is made after it
 		ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 		defer cancel()
-		return do(ctx)
+		return r.pool.AcquireFunc(ctx, func(*pgxpool.Conn) error { return nil })
 	}
+	var looks sync.Mutex // held while the other hosts are tried, each of which may hang for a while
 	pause := probeInterval
-	for probes := 1; loop.Pause(ctx, pause, nil); probes++ {
+	for probes := 0; loop.Pause(ctx, pause, nil); probes++ {
 		if r.db.Pool().Stat().AcquiredConns() == 0 && probes%probesForIdle != 0 && pause == probeInterval {
 			continue // what a server that hangs does not answer is in use
 		}
-		failed := within(func(ctx context.Context) error {
-			return r.pool.AcquireFunc(ctx, func(*pgxpool.Conn) error { return nil }) // which pings it
-		}) != nil
-		stalled := r.db.Committer().Stalled()
-		if stalled || probes%probesForLook == 0 { // an old primary may still answer
-			_ = within(func(ctx context.Context) error { r.db.Look(ctx); return nil })
+		failed, stalled := ping() != nil, r.db.Committer().Stalled()
+		if (stalled || probes%probesForLook == 0) && looks.TryLock() { // an old primary may still answer
+			go func() {
+				defer looks.Unlock()
+				r.db.Look(ctx)
+			}()
 		}
 		if pause = probeInterval; failed || stalled {
 			pause = failedProbe

@@ -3,6 +3,8 @@ package program_test
 import (
 	"context"
 	"errors"
+	"net"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -152,4 +155,29 @@ func TestReadiness(t *testing.T) {
 			t.Errorf("%q, %v", why, err)
 		}
 	})
+}
+
+// The old primary answers, a second host takes connections and says nothing, and the third is the new primary.
+func TestReadiness_passesAHungHost(t *testing.T) {
+	testdb.Long(t, "it starts two servers, and the other hosts are tried each ten seconds")
+	t.Parallel()
+	primary := testrun.Server(t, local.Options{InMemory: true})
+	standby, err := primary.Standby(t.Context())
+	testdb.Must(t, err)
+	t.Cleanup(func() { testdb.Must(t, standby.Close()) })
+	folder := func(s *local.Server) string {
+		config, err := pgx.ParseConfig(s.URL("postgres"))
+		testdb.Must(t, err)
+		return config.Host
+	}
+	hung := t.TempDir() // nothing listens yet
+	hosts := strings.Join([]string{folder(primary), hung, folder(standby)}, ",")
+	db := testdb.OpenAt(t, "postgres://postgres@/postgres?port=5432,5432,5432&host="+hosts, postgres.Options{})
+	r := readiness(t, db, time.Now, nil)
+	testrun.True(t, "the old primary answers", func() bool { _, err := r.Ask(t.Context()); return err == nil })
+	listener, err := net.Listen("unix", filepath.Join(hung, ".s.PGSQL.5432")) //nolint:noctx // at once
+	testdb.Must(t, err)
+	defer func() { _ = listener.Close() }()
+	testdb.Exec(t, testdb.Session(t, standby.URL("postgres")), `select pg_promote()`)
+	testrun.True(t, "the new primary is found", func() bool { return db.Timeline() == 2 })
 }

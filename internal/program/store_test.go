@@ -85,37 +85,3 @@ func elsewhere(t *testing.T, address, statement string) {
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	testdb.Exec(t, conn, statement)
 }
-
-// A refusal names the variable and repeats no value, which may hold a password. The library would pass
-// over these.
-func TestTraces_refusesSettings(t *testing.T) {
-	t.Parallel()
-	log := slog.New(slog.DiscardHandler)
-	traces, named, err := program.Traces(t.Context(), log, map[string]string{ // in capitals
-		"OTEL_TRACES_EXPORTER": "OTLP", "OTEL_EXPORTER_OTLP_PROTOCOL": "GRPC", "OTEL_TRACES_SAMPLER": "ParentBased_Always_On",
-	}, "payonce-test")
-	if err != nil || traces == nil || named == log {
-		t.Errorf("traces are on: %t, lines name them: %t, %v", traces != nil, named != log, err)
-	}
-	traces.Close(t.Context())
-	for _, c := range [][2]string{
-		{"OTEL_TRACES_EXPORTER", "private"},
-		{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"},
-		{"OTEL_TRACES_SAMPLER", "traceidratio"},
-		{"OTEL_EXPORTER_OTLP_ENDPOINT", "user:private@collector:4318"},
-		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://%private"},
-		{"OTEL_TRACES_SAMPLER_ARG", "1.5"},
-		{"OTEL_TRACES_SAMPLER_ARG", "NaN"},
-		{"OTEL_BSP_SCHEDULE_DELAY", "0"},
-		{"OTEL_BSP_EXPORT_TIMEOUT", "-1"},
-		{"OTEL_BSP_MAX_QUEUE_SIZE", "99999999999999"},
-		{"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "private"},
-	} {
-		environ := map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_TRACES_SAMPLER": "parentbased_traceidratio", c[0]: c[1]}
-		traces, _, err := program.Traces(t.Context(), log, environ, "payonce-test")
-		traces.Close(t.Context())
-		if err == nil || !strings.HasPrefix(err.Error(), c[0]+" cannot be followed: set it to ") || strings.Contains(err.Error(), "private") {
-			t.Errorf("%s=%s is refused with %v", c[0], c[1], err)
-		}
-	}
-}

@@ -51,11 +51,16 @@ type Service struct {
 
 // Run lets work go on until ctx ends, and closes what it has opened.
 func Run(ctx context.Context, log *slog.Logger, environ map[string]string, o Options, work func(context.Context, *Service) error) error {
-	traces, log, err := program.Traces(ctx, log, environ, Prefix+o.Name)
+	settings, err := program.Load[telemetry.TraceSettings](environ)
+	if err != nil {
+		return err
+	}
+	traces, err := telemetry.OpenTraces(ctx, log, Prefix+o.Name, settings)
 	if err != nil {
 		return err
 	}
 	defer traces.Close(ctx)
+	log = traces.Log(log)
 	lasting, end := context.WithCancel(context.WithoutCancel(ctx))
 	s := &Service{
 		Log: log, Traces: traces, Metrics: telemetry.NewRegistry(log, o.Now), Bell: NewBell(log), options: o, lasting: lasting,

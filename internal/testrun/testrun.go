@@ -165,12 +165,7 @@ func end() error {
 // being closed ends in its own time, which on a busy machine is longer than
 // goleak waits.
 func noGoroutine(ignore goleak.Option) (err error) {
-	const looks = 20 // each waits for a while
-	for range looks {
-		if err = goleak.Find(ignore); err == nil {
-			return nil
-		}
-	}
+	Within(min(limit, 10*time.Second), func() bool { err = goleak.Find(ignore); return err == nil })
 	return err
 }
 

@@ -56,20 +56,16 @@ func TestMain_leavesNothingBehind(t *testing.T) {
 		role string
 		args []string
 		fail bool
-		long bool // it waits for the goroutine to end
 	}{
 		{role: "passes"},
 		{role: "fails", fail: true},
 		{role: "panics", fail: true},
 		{role: "hangs", args: []string{"-test.timeout=100ms"}, fail: true},
-		{role: "leaves a goroutine", fail: true, long: true},
+		{role: "leaves a goroutine", fail: true},
 		{role: "ends with an error", fail: true},
 	} {
 		t.Run(strings.ReplaceAll(c.role, " ", "_"), func(t *testing.T) {
 			t.Parallel()
-			if c.long && testing.Short() {
-				t.Skip("not run in short mode: it takes nine seconds")
-			}
 			parent := t.TempDir()
 			out, err := child(parent, c.role, c.args...).CombinedOutput()
 			if failed := err != nil; failed != c.fail {
@@ -128,7 +124,7 @@ func TestMain_endsWhenItsParentDies(t *testing.T) {
 func child(parent, role string, args ...string) *exec.Cmd {
 	c := exec.Command(os.Args[0], append([]string{"-test.run=^TestProcess$"}, args...)...) //nolint:noctx // it ends or is killed
 	c.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "TMPDIR=") }),
-		roleVariable+"="+role, "TMPDIR="+parent)
+		roleVariable+"="+role, "TMPDIR="+parent, "AWAIT_STALL=1s")
 	return c
 }
 

@@ -16,24 +16,15 @@ import (
 	"github.com/payonce/payonce/internal/upkeep"
 )
 
-// keeper is a job under test: it keeps messages of the inbox for two hours.
-type keeper struct {
-	db     *postgres.DB
-	window time.Duration
-	log    testrun.Log
-}
+const window = 2 * time.Hour // for which messages of the inbox are kept
 
-func newKeeper(db *postgres.DB) *keeper {
-	return &keeper{db: db, window: 2 * time.Hour}
-}
-
-// start runs the job until stop, or until the test ends.
-func (k *keeper) start(t *testing.T) (stop func()) {
+// start runs a job until stop, or until the test ends.
+func start(t *testing.T, db *postgres.DB, log *testrun.Log, window time.Duration) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
-		upkeep.DeleteExpired(ctx, k.db, slog.New(slog.NewTextHandler(&k.log, nil)), k.window)
+		upkeep.DeleteExpired(ctx, db, slog.New(slog.NewTextHandler(log, nil)), window)
 		close(ended)
 	}()
 	stop = func() {
@@ -46,14 +37,14 @@ func (k *keeper) start(t *testing.T) (stop func()) {
 
 var deletedLine = regexp.MustCompile(`level=INFO msg="expired rows deleted" table=(\w+) rows=(\d+)\n`)
 
-// counts are the deleted rows by table.
-func (k *keeper) counts() map[string]int {
-	deleted := map[string]int{}
-	for _, line := range deletedLine.FindAllStringSubmatch(k.log.String(), -1) {
+// deleted are the deleted rows by table, as jobs have logged them.
+func deleted(log *testrun.Log) map[string]int {
+	counts := map[string]int{}
+	for _, line := range deletedLine.FindAllStringSubmatch(log.String(), -1) {
 		rows, _ := strconv.Atoi(line[2]) // digits
-		deleted[line[1]] += rows
+		counts[line[1]] += rows
 	}
-	return deleted
+	return counts
 }
 
 const expired = 1200
@@ -84,27 +75,12 @@ func all() map[string]int {
 	return map[string]int{"idempotency_keys": expired, "inbox": expired, "webhook_secrets": expired}
 }
 
-func countsOf(keepers []*keeper) map[string]int {
-	counts := map[string]int{}
-	for _, k := range keepers {
-		for table, rows := range k.counts() {
-			counts[table] += rows
-		}
-	}
-	return counts
-}
-
-func wantCounts(t *testing.T, want map[string]int, of ...*keeper) {
-	t.Helper()
-	testrun.Same(t, "rows deleted", want, countsOf(of))
-}
-
 // awaitClean waits until the expired rows are gone and counted. A job that is stopped between the
 // commit and the count counts them not.
-func awaitClean(t *testing.T, db *postgres.DB, of ...*keeper) {
+func awaitClean(t *testing.T, db *postgres.DB, log *testrun.Log) {
 	t.Helper()
 	testrun.Row(t, db, clean)
-	testrun.True(t, "the deleted rows are counted", func() bool { return maps.Equal(all(), countsOf(of)) })
+	testrun.True(t, "the deleted rows are counted", func() bool { return maps.Equal(all(), deleted(log)) })
 }
 
 func TestExpired(t *testing.T) {
@@ -113,62 +89,58 @@ func TestExpired(t *testing.T) {
 
 	t.Run("what has expired goes, is counted and logged, and no more", func(t *testing.T) {
 		t.Parallel()
-		db := testdb.Reused(t)
+		db, log := testdb.Reused(t), &testrun.Log{}
 		fill(t, db)
-		k := newKeeper(db)
-		stop := k.start(t)
-		awaitClean(t, db, k)
+		stop := start(t, db, log, window)
+		awaitClean(t, db, log)
 		stop()
-		wantCounts(t, all(), k)
+		testrun.Same(t, "rows deleted", all(), deleted(log))
 		testrun.Row(t, db, `select max(n) = 500 from (select count(*) as n from idempotency_keys where body is null group by xmin::text) as commits`)
-		if n := strings.Count(k.log.String(), "\n"); n != len(all()) {
-			t.Errorf("%d lines, want one for each table:\n%s", n, &k.log)
+		if n := strings.Count(log.String(), "\n"); n != len(all()) {
+			t.Errorf("%d lines, want one for each table:\n%s", n, log)
 		}
 	})
 
 	t.Run("with nothing to do it says nothing", func(t *testing.T) {
 		t.Parallel()
-		db := testdb.Reused(t)
-		k := newKeeper(db)
-		k.window = time.Second // so that a round begins four times a second
-		stop := k.start(t)
+		db, log := testdb.Reused(t), &testrun.Log{}
+		stop := start(t, db, log, time.Second) // so that a round begins four times a second
 		testdb.Exec(t, db.Pool(), `create table first as select sum(xact_commit) as n from pg_stat_database where datname = current_database()`)
 		testrun.Row(t, db, `select sum(xact_commit) > (select n + 20 from first) from pg_stat_database where datname = current_database()`)
 		stop()
-		wantCounts(t, map[string]int{}, k)
-		if k.log.String() != "" {
-			t.Errorf("it says\n%s", &k.log)
+		if log.String() != "" {
+			t.Errorf("it says\n%s", log)
 		}
 	})
 
 	t.Run("two at once do each row once, without an error", func(t *testing.T) {
 		t.Parallel()
-		db := testdb.Reused(t)
+		db, log := testdb.Reused(t), &testrun.Log{}
 		fill(t, db)
-		one, other := newKeeper(db), newKeeper(db)
-		stopOne, stopOther := one.start(t), other.start(t)
-		awaitClean(t, db, one, other)
+		stopOne, stopOther := start(t, db, log, window), start(t, db, log, window)
+		awaitClean(t, db, log)
 		stopOne()
 		stopOther()
-		wantCounts(t, all(), one, other)
-		if log := one.log.String() + other.log.String(); strings.Contains(log, "level=WARN") {
+		testrun.Same(t, "rows deleted", all(), deleted(log))
+		if strings.Contains(log.String(), "level=WARN") {
 			t.Error(log)
 		}
 	})
 
 	t.Run("a table whose rows cannot be deleted holds up no other, and is tried again", func(t *testing.T) {
 		t.Parallel()
-		db := testdb.Reused(t)
+		db, log := testdb.Reused(t), &testrun.Log{}
 		fill(t, db)
 		testdb.Exec(t, db.Pool(), `alter table inbox rename to elsewhere`)
-		k := newKeeper(db)
-		k.start(t)
+		start(t, db, log, window)
 		testrun.Row(t, db, `
 			select (select count(*) = 1 from idempotency_keys where body is not null) and (select count(*) = 1 from webhook_secrets where secret is not null)`)
 		testrun.True(t, "the failure is logged", func() bool {
-			return strings.Contains(k.log.String(), `level=WARN msg="expired rows are not deleted" error="delete done messages: `)
+			return strings.Contains(log.String(), `level=WARN msg="expired rows are not deleted" error="delete done messages: `)
 		})
 		testdb.Exec(t, db.Pool(), `alter table elsewhere rename to inbox`)
 		testrun.Row(t, db, clean)
 	})
 }
+
+func TestMain(m *testing.M) { testrun.Main(m) }

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/internal/webhook"
 )
 
@@ -186,3 +187,5 @@ func (z *zone) next(name string, kind dnsmessage.Type) (netip.Addr, bool) {
 	}
 	return netip.MustParseAddr(addresses[i]), true
 }
+
+func TestMain(m *testing.M) { testrun.Main(m) }

@@ -40,11 +40,9 @@ type Dir struct {
 // NewDir makes a folder whose name begins with prefix, which only this user can enter. It
 // removes the folders with this prefix in parent whose processes have ended.
 func NewDir(parent, prefix string) (*Dir, error) {
-	left, err := filepath.Glob(filepath.Join(parent, prefix+"*"))
-	if err != nil {
-		return nil, err
-	}
-	for _, path := range left {
+	left, _ := fs.Glob(os.DirFS(parent), prefix+"*") // a constant, so never malformed
+	for _, name := range left {
+		path := filepath.Join(parent, name)
 		if held, err := lock(path, syscall.LOCK_NB); err == nil {
 			_ = os.RemoveAll(path) // what cannot be removed is left to the next NewDir
 			_ = held.Close()

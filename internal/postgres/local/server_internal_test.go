@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 }
 
 // The fast server has no cache, so initdb and what it makes lie in the server's folder.
-func TestServer_usesItsSettingsAndIsApartFromOthers(t *testing.T) {
+func TestServer_usesItsSettingsRestartsAndIsApartFromOthers(t *testing.T) {
 	long(t)
 	t.Parallel()
 	uncached := thisMachine()
@@ -45,6 +45,13 @@ func TestServer_usesItsSettingsAndIsApartFromOthers(t *testing.T) {
 				t.Errorf("%s is %q, want %q", name, got, want[i])
 			}
 		}
+	}
+	client := connectTo(t, durable.URL("postgres"))
+	_, err = client.Exec(t.Context(), `create table kept as select 'row' as value`)
+	must(t, err)
+	must(t, durable.Restart(t.Context()))
+	if got := ask(t, durable, "postgres", `select value from kept`); got != "row" || client.Ping(t.Context()) == nil {
+		t.Errorf("after a restart the committed row reads %q, or a client stayed connected", got)
 	}
 	closeWithoutATrace(t, durable)
 	if got := ask(t, fast, "postgres", `select current_user`); got != "postgres" {
@@ -83,23 +90,6 @@ func TestStart_thatFails_leavesNothing(t *testing.T) {
 	}
 }
 
-func TestRestart_losesNoCommittedRow(t *testing.T) {
-	long(t)
-	t.Parallel()
-	s := startOn(t, thisMachine(), Options{Fsync: true, InMemory: true})
-	client := connectTo(t, s.URL("postgres"))
-	_, err := client.Exec(t.Context(), `create table kept as select 'row' as value`)
-	must(t, err)
-	must(t, s.Restart(t.Context()))
-	if client.Ping(t.Context()) == nil {
-		t.Error("a client stayed connected: the server never restarted")
-	}
-	if got := ask(t, s, "postgres", `select value from kept`); got != "row" {
-		t.Errorf("the committed row reads %q", got)
-	}
-	closeWithoutATrace(t, s)
-}
-
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -110,7 +100,7 @@ func must(t *testing.T, err error) {
 // await waits until something holds.
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !holds(); { // a server ends a minute after its data is gone
+	for end := time.Now().Add(2 * time.Minute); !holds(); {
 		if time.Now().After(end) {
 			t.Fatal(what)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -85,6 +86,42 @@ func TestCommitted_ringsInOtherProcessesForWhatTheProgramDoesNotHandle(t *testin
 	testdb.Must(t, err)
 	if got := []string{n.Payload, last.Payload}; !slices.Equal(got, []string{"foreign", "the end"}) {
 		t.Errorf("other processes hear %v", got)
+	}
+}
+
+// A refusal names the variable and repeats no value, which may hold a password. The library would pass
+// over these.
+func TestRun_refusesSettingsOfTraces(t *testing.T) {
+	t.Parallel()
+	log := slog.New(slog.DiscardHandler)
+	run := func(environ map[string]string) error {
+		return service.Run(t.Context(), log, environ, service.Options{Name: "test"}, func(_ context.Context, s *service.Service) error {
+			if s.Traces == nil || s.Log == log {
+				t.Errorf("traces are on: %t, lines name them: %t", s.Traces != nil, s.Log != log)
+			}
+			return nil
+		})
+	}
+	testdb.Must(t, run(map[string]string{ // in capitals
+		"OTEL_TRACES_EXPORTER": "OTLP", "OTEL_EXPORTER_OTLP_PROTOCOL": "GRPC", "OTEL_TRACES_SAMPLER": "ParentBased_Always_On",
+	}))
+	for _, c := range [][2]string{
+		{"OTEL_TRACES_EXPORTER", "private"},
+		{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"},
+		{"OTEL_TRACES_SAMPLER", "traceidratio"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT", "user:private@collector:4318"},
+		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://%private"},
+		{"OTEL_TRACES_SAMPLER_ARG", "1.5"},
+		{"OTEL_TRACES_SAMPLER_ARG", "NaN"},
+		{"OTEL_BSP_SCHEDULE_DELAY", "0"},
+		{"OTEL_BSP_EXPORT_TIMEOUT", "-1"},
+		{"OTEL_BSP_MAX_QUEUE_SIZE", "99999999999999"},
+		{"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "private"},
+	} {
+		err := run(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_TRACES_SAMPLER": "parentbased_traceidratio", c[0]: c[1]})
+		if err == nil || !strings.HasPrefix(err.Error(), c[0]+" cannot be followed: set it to ") || strings.Contains(err.Error(), "private") {
+			t.Errorf("%s=%s is refused with %v", c[0], c[1], err)
+		}
 	}
 }
 
