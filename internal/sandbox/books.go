@@ -276,7 +276,7 @@ func (b *books) record(changed ...object) {
 	}
 	line, _ := json.Marshal(changed) // objects have no error
 	if b.file != nil {
-		n := 0
+		var n int
 		if n, b.broken = b.file.WriteAt(append([]byte("\n"), line...), b.end); b.broken != nil {
 			return
 		}
