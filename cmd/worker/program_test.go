@@ -6,14 +6,20 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/arch"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/program"
+	"github.com/payonce/payonce/internal/service"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/telemetry"
 	"github.com/payonce/payonce/internal/testdb"
@@ -167,6 +173,158 @@ func TestObserveProvider(t *testing.T) {
 	} {
 		if !strings.Contains(w.Body.String(), "\n"+want+"\n") {
 			t.Errorf("not served: %s", want)
+		}
+	}
+}
+
+// TestRun_isOfOneAccount starts workers of several accounts, one after another. The message is
+// an event of an unknown charge, so it is done once the worker handles messages.
+func TestRun_isOfOneAccount(t *testing.T) {
+	t.Parallel()
+	url := testdb.Migrated(t, testrun.Server(t, local.Options{Fsync: true, InMemory: true}), "service")
+	db := testdb.Connect(t, url)
+	var status atomic.Int64
+	var asked atomic.Int64
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		code := int(status.Load())
+		if r.URL.Path != "/v1/account" {
+			if code != http.StatusOK {
+				t.Errorf("%s was asked for with a key of an unknown account", r.URL.Path)
+			}
+			code = http.StatusNotFound
+		}
+		w.WriteHeader(code)
+		if code != http.StatusOK {
+			_, _ = w.Write([]byte(`{"error":{"type":"invalid_request_error"}}`))
+			return
+		}
+		_, _ = w.Write([]byte(`{"object":"account","id":"` + strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer sk_test_") + `"}`))
+	}))
+	t.Cleanup(provider.Close)
+	of := func(account string) map[string]string {
+		return environ(url, "STRIPE_API_BASE", provider.URL, "STRIPE_SECRET_KEY", "sk_test_"+account)
+	}
+	const (
+		message = `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash)
+			values ('fulfillment', '%', 'ch_1', 'stripe.refund.updated', '{}', '{}', '')`
+		open = `select count(*) = 1 from inbox where status = 'pending' and attempts = 0`
+		done = `select count(*) = 0 from inbox where status <> 'done'`
+	)
+	unready := func(p *testrun.Running, why string) {
+		t.Helper()
+		testrun.True(t, "it is not ready: "+why, func() bool {
+			got := p.Get(t, "/readyz")
+			return got.Status == http.StatusServiceUnavailable && strings.Contains(got.Body, why)
+		})
+		testrun.Row(t, db, open)
+	}
+
+	testdb.Exec(t, db.Pool(), strings.Replace(message, "%", "1", 1))
+	testdb.Exec(t, db.Pool(), `update restore_mark set written_in = written_in`)
+	status.Store(http.StatusOK)
+	testrun.Refusal(t, run, of("acct_1"), "payonce outbox repair")
+	if asked.Load() > 0 {
+		t.Error("a worker of a copy called the provider")
+	}
+	testrun.Row(t, db, open)
+
+	status.Store(http.StatusUnauthorized)
+	testdb.Exec(t, db.Pool(), `update restore_mark set written_in = pg_current_xact_id()`)
+	p := testrun.Start(t, run, of("acct_1"))
+	unready(p, "STRIPE_SECRET_KEY")
+	status.Store(http.StatusOK)
+	testrun.Row(t, db, done)
+	testrun.True(t, "it is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
+	p.Stop()
+
+	testdb.Exec(t, db.Pool(), strings.Replace(message, "%", "3", 1))
+	status.Store(http.StatusForbidden) // as for a restricted key that may not read its account
+	named := of("restricted")
+	named["STRIPE_ACCOUNT"] = "acct_1"
+	before := asked.Load()
+	p = testrun.Start(t, run, named)
+	testrun.Row(t, db, done)
+	testrun.True(t, "it is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
+	p.Stop()
+	if asked.Load() > before {
+		t.Error("a worker asked for the account that its setting names")
+	}
+	named["STRIPE_ACCOUNT"] = "acct_2"
+	testrun.Refusal(t, run, named, "belongs to another account")
+	named["STRIPE_ACCOUNT"] = "none"
+	testrun.Refusal(t, run, named, "STRIPE_ACCOUNT is no id of an account")
+	status.Store(http.StatusOK)
+
+	testdb.Exec(t, db.Pool(), strings.Replace(message, "%", "2", 1))
+	testrun.Refusal(t, run, of("acct_2"), "belongs to another account")
+	testrun.Row(t, db, open)
+}
+
+// TestRoute: a request goes to the receiver of charges, a webhook event to each subscriber, and
+// every other event to none. A type that this program does not know is a newer program's, or
+// foreign.
+func TestRoute(t *testing.T) {
+	t.Parallel()
+	for _, r := range (&fulfillment.Fulfillment{}).Receivers() {
+		for _, kind := range domain.EventTypes() {
+			want := kind.Request && r.Topic == domain.Topic || kind.Webhook != "" && slices.Contains(domain.Subscribers(), r.Name)
+			if takes := r.Takes(kind.Name); takes != want {
+				t.Errorf("%s takes %s: %t", r.Name, kind.Name, takes)
+			}
+		}
+		for _, name := range []string{"payment_intent.succeeded", "refund.created", "charge.dispute.created", "charge.refunded", "charge.refund.updated"} {
+			if takes := r.Takes(fulfillment.ProviderEvent + name); takes != (r.Name == fulfillment.ChargeReceiver) {
+				t.Errorf("%s takes the provider's %s: %t", r.Name, name, takes)
+			}
+		}
+		for _, name := range []string{"", "charge.reviewed.v1", "adyen.refund", "stripe.payout.paid", "stripe."} {
+			if r.Takes(name) {
+				t.Errorf("%s takes %q", r.Name, name)
+			}
+		}
+	}
+}
+
+// idle is a worker whose database is not there.
+func idle() *service.Service {
+	return &service.Service{DB: &postgres.DB{}, Bell: service.NewBell(nil)}
+}
+
+// A topic has one reader. What follows an event of a charge passes no topic.
+func TestProcessors_onlyNotificationsWaitBehindADeadLetter(t *testing.T) {
+	t.Parallel()
+	type of struct {
+		Topic       string
+		DeadLetters inbox.DeadLetters
+	}
+	want := map[string]of{
+		fulfillment.ChargeReceiver: {domain.Topic, inbox.Pass}, fulfillment.NotificationReceiver: {"", inbox.Block},
+		fulfillment.ResendReceiver: {"", inbox.Pass},
+	}
+	got := map[string]of{}
+	receivers, err := processors(idle(), fulfillment.Services{}, nil, settings{})
+	testdb.Must(t, err)
+	for _, r := range receivers {
+		got[r.Name] = of{r.Topic, r.processor.Policy.DeadLetters}
+	}
+	testrun.Same(t, "receivers", want, got)
+}
+
+// A restarted worker has the same host, and in a container the same process id. Its old messages are
+// those of another holder.
+func TestProcessors_haveAnotherHolderAfterEachStart(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for range 2 {
+		receivers, err := processors(idle(), fulfillment.Services{}, nil, settings{})
+		testdb.Must(t, err)
+		for _, r := range receivers {
+			holder := r.Name + " " + r.processor.Holder
+			if seen[holder] || !strings.HasPrefix(r.processor.Holder, program.Instance()+"/") {
+				t.Errorf("%s has the holder %s, after %v", r.Name, r.processor.Holder, seen)
+			}
+			seen[holder] = true
 		}
 	}
 }

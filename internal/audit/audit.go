@@ -47,6 +47,12 @@ import (
 //go:embed schema.sql
 var schema string
 
+//go:embed facts.sql
+var facts string
+
+//go:embed checks.sql
+var checksSQL string
+
 // Schema returns the SQL that creates audit_results, audit_progress and operator_actions,
 // behind the ledger's tables. It is plain SQL, to be run once in a transaction.
 func Schema() string { return schema }
@@ -94,6 +100,24 @@ func checkEach[T any](name string, cases []T, complain func(T) string) Check {
 		check.see(complain(one))
 	}
 	return check
+}
+
+// invariant is a statement about the rows, which one query checks over the facts.
+type invariant struct {
+	name  string
+	whole bool   // reads whole tables; else the rows of one charge show it, so an increment checks it too
+	query string // a row for each case: a complaint where it is violated, else null
+}
+
+// invariants are those of checks.sql.
+var invariants = readInvariants(checksSQL)
+
+func readInvariants(text string) (all []invariant) {
+	for _, check := range strings.Split(text, "\n-- check: ")[1:] {
+		name, query, _ := strings.Cut(check, "\n")
+		all = append(all, invariant{name, strings.HasPrefix(query, "-- whole tables\n"), query})
+	}
+	return all
 }
 
 // Database is what Run reads, a pool or a transaction as the owner of the tables or as the console.

@@ -46,7 +46,7 @@ import (
 // Options configure a console.
 type Options struct {
 	Actions []Action // of the lab; none where nothing may be broken
-	// Do takes an action by its name. It says in a sentence what it did, and before how far it has
+	// Do takes an action by its name, in bounded time. It says in a sentence what it did, and before how far it has
 	// come. Of the guard lab it also returns what payonce demo --break prints as JSON.
 	Do  func(ctx context.Context, name string, progress func(string)) (said string, finding []byte, err error)
 	Log *slog.Logger
@@ -264,6 +264,63 @@ func (c *Console) render(r *http.Request, name string, data any, err error) page
 		return page{status: http.StatusInternalServerError}
 	}
 	return page{status, b.Bytes()}
+}
+
+const (
+	keptFor   = time.Second
+	mostPages = 100 // that are kept
+	pageTime  = 30 * time.Second
+)
+
+// kept is a value that is read again when it is a second old.
+type kept[T any] struct {
+	mu    sync.Mutex // while it is read
+	at    time.Time
+	value T
+}
+
+func (k *kept[T]) get(now func() time.Time, read func(last T) T) T {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if now().Sub(k.at) >= keptFor {
+		k.value = read(k.value)
+		k.at = now()
+	}
+	return k.value
+}
+
+// page is what is sent to browsers.
+type page struct {
+	status int
+	text   []byte
+}
+
+// serve sends a page. All requests for one address get one answer for a second, so what the first
+// of them reads does not end with its browser.
+func (c *Console) serve(w http.ResponseWriter, r *http.Request, name string, read func(*http.Request) (any, error)) {
+	k := &kept[page]{}
+	if known, ok, _ := c.recent.PeekOrAdd(r.URL.RequestURI(), k); ok {
+		k = known
+	}
+	k.get(c.Now, func(page) page {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), pageTime)
+		defer cancel()
+		r = r.WithContext(ctx)
+		data, err := any(nil), error(errNoDatabase)
+		if c.db.Load() != nil {
+			data, err = read(r)
+		}
+		return c.render(r, name, data, err)
+	}).send(w)
+}
+
+func (p page) send(w http.ResponseWriter) {
+	if p.status == http.StatusServiceUnavailable {
+		w.Header().Set("Refresh", "2")
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(p.status)
+	_, _ = w.Write(p.text) // to a browser that may have gone
 }
 
 // refuse answers with a page that shows an error.

@@ -2,18 +2,29 @@ package console
 
 import (
 	"cmp"
+	"context"
 	_ "embed"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/loop"
+	"github.com/payonce/payonce/internal/postgres"
 )
 
 //go:embed flow.sql
 var selectFlow string
+
+const (
+	tickTime   = 5 * time.Second
+	auditEvery = 30 * time.Second // from the end of an audit to the begin of the next
+	auditShare = 10               // the audit uses one part in so many of the time
+)
 
 // facts are what selectFlow returns, with durations in nanoseconds.
 type facts struct {
@@ -105,3 +116,89 @@ func judge(f facts, programs []process) (alive map[string]int, all map[string]wr
 
 // flow is the page of the tick, which every page has.
 func (c *Console) flow(*http.Request) (any, error) { return nil, nil }
+
+// receivers are those of fulfillment, which the console does not link.
+var receivers = slices.Concat([]string{"fulfillment"}, domain.Subscribers(), []string{"resend"})
+
+// tick is what the Flow page, and the line that every page has, show at one moment.
+type tick struct {
+	facts
+	*audited
+
+	Programs []process
+	Alive    map[string]int   // programs of a kind
+	Wrong    map[string]wrong // by the part of the diagram
+	Broken   int              // violations of both
+	Err      string           // the database does not answer; the rest is what it said last
+}
+
+// audited is the last whole audit.
+type audited struct {
+	Audit    []audit.Check
+	AuditAt  time.Time // when it ended; zero: none has yet
+	AuditErr string
+}
+
+// tick is read by one statement.
+func (c *Console) tick(ctx context.Context) *tick {
+	select {
+	case c.viewed <- struct{}{}:
+	default:
+	}
+	return c.newest.get(c.Now, func(last *tick) *tick {
+		if last == nil {
+			last = &tick{}
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tickTime)
+		defer cancel()
+		t := &tick{}
+		if err := c.readFacts(ctx, last.Followed, &t.facts); err != nil {
+			if last.Err == "" {
+				c.Log.WarnContext(ctx, "the database is not read", "error", err)
+			}
+			*t = *last
+			t.Err = "The database does not answer. The page shows what it said last."
+		} else {
+			t.Programs = programsOf(t.facts, c.seen)
+			t.Alive, t.Wrong = judge(t.facts, t.Programs)
+		}
+		t.audited, t.Broken = c.audited.Load(), 0
+		for _, m := range slices.Concat(t.Quick, t.Audit) {
+			t.Broken += int(m.Violated)
+		}
+		return t
+	})
+}
+
+func (c *Console) readFacts(ctx context.Context, followed []int64, f *facts) error {
+	db := c.db.Load()
+	if db == nil {
+		return errNoDatabase
+	}
+	var text []byte
+	if err := db.QueryRow(ctx, selectFlow, receivers, followed, domain.Topic).Scan(&text); err != nil {
+		return err
+	}
+	return json.Unmarshal(text, f)
+}
+
+// auditAlways runs whole audits while pages are read.
+func (c *Console) auditAlways(ctx context.Context, db *postgres.DB) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.viewed:
+		}
+		began := c.Now()
+		report, err := audit.Run(ctx, db.Pool())
+		ended := c.Now()
+		next := audited{report.Checks, ended, ""}
+		if err != nil {
+			next = *c.audited.Load()
+			next.AuditErr = fmt.Sprintf("The audit could not be finished: %v", err)
+		}
+		c.audited.Store(&next)
+		loop.Pause(ctx, max(auditEvery, (auditShare-1)*ended.Sub(began)), nil)
+	}
+}

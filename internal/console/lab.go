@@ -36,10 +36,7 @@ type finding struct {
 	Timelines                     []audit.Timeline
 }
 
-const (
-	mostTime  = 5 * time.Minute // of an action
-	mostTaken = 20              // on the page
-)
+const mostTaken = 20 // actions on the page
 
 // laboratory is the page of the lab.
 type laboratory struct {
@@ -88,8 +85,6 @@ func (c *Console) act(r *http.Request) error {
 
 // take takes an action that is noted as in flight. Then another one may begin.
 func (c *Console) take(ctx context.Context, name string) {
-	ctx, cancel := context.WithTimeout(ctx, mostTime)
-	defer cancel()
 	var said string
 	var found *finding
 	err := loop.Safely(func() error {

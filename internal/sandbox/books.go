@@ -91,8 +91,9 @@ type books struct {
 	// waiting has, by kind, the ids of intents that are processing, and of events that were not taken: true if sent.
 	waiting map[string]map[string]bool
 
-	file *os.File // of the journal; nil: the records last as long as the process
-	end  int64
+	file   *os.File // of the journal; nil: the records last as long as the process
+	end    int64
+	broken error // by which the journal could not be written
 }
 
 func (b *books) apply(changed []object) {
@@ -267,22 +268,21 @@ func openBooks(path string) (b *books, err error) {
 	}
 }
 
-// record writes what objects became as a line of its own, and applies it as it is read again. After an error
-// nothing of it remains.
-func (b *books) record(changed []object) error {
-	if len(changed) == 0 {
-		return nil
+// record writes what objects became as a line of its own, and applies it as it is read again. A line that cannot be
+// written is the last one: the rest of it is left out when the file is read.
+func (b *books) record(changed ...object) {
+	if len(changed) == 0 || b.broken != nil {
+		return
 	}
 	line, _ := json.Marshal(changed) // objects have no error
 	if b.file != nil {
-		n, err := b.file.WriteAt(append([]byte("\n"), line...), b.end)
-		if err != nil {
-			return errors.Join(fmt.Errorf("write the journal: %w", err), b.file.Truncate(b.end))
+		var n int
+		if n, b.broken = b.file.WriteAt(append([]byte("\n"), line...), b.end); b.broken != nil {
+			return
 		}
 		b.end += int64(n)
 	}
 	var written []object
 	_ = json.Unmarshal(line, &written) // as it was written
 	b.apply(written)
-	return nil
 }

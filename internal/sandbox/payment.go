@@ -152,7 +152,7 @@ func (s *Sandbox) cancelIntent(c *call, i object) any {
 }
 
 // settle lets the intents succeed whose processing time is over. The lock is held.
-func (s *Sandbox) settle() error {
+func (s *Sandbox) settle() {
 	c := &call{}
 	for id := range s.books.waiting["payment_intent"] {
 		i := s.books.get("payment_intent", id)
@@ -160,7 +160,7 @@ func (s *Sandbox) settle() error {
 			s.become(c, i, s.books.get("charge", i.text("latest_charge")), statusSucceeded)
 		}
 	}
-	return s.books.record(c.changed)
+	s.books.record(c.changed...)
 }
 
 const authenticationPage = `<!doctype html><title>3-D Secure</title><h1>3-D Secure of the sandbox</h1>

@@ -1,10 +1,12 @@
 package sandbox
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"strings"
@@ -111,9 +113,7 @@ func (s *Sandbox) arrive(c *call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.fault = s.draw()
-	if err := s.books.record([]object{s.books.counted("requests")}); err != nil {
-		c.refusal = s.unwritten(err)
-	}
+	s.books.record(s.books.counted("requests"))
 }
 
 // readForm reads the secret key, which protects nothing, and the parameters. A refused request has no
@@ -152,24 +152,17 @@ func (s *Sandbox) serve(w http.ResponseWriter, c *call, run endpoint) {
 }
 
 // decide makes one decision at a time. What objects become by it is written, and then applied to the records.
-func (s *Sandbox) decide(c *call, run endpoint) (shown any) {
+// What cannot be written has not happened, and nothing is decided from then on.
+func (s *Sandbox) decide(c *call, run endpoint) any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.settle()
-	if err == nil {
-		shown = s.once(c, run)
-		err = s.books.record(c.changed)
-	}
-	if err != nil {
-		return s.unwritten(err)
+	s.settle()
+	shown := s.once(c, run)
+	s.books.record(c.changed...)
+	if s.books.broken != nil {
+		return refuse(http.StatusServiceUnavailable, "", "", "The sandbox cannot write its journal, and has to be started again: %v", s.books.broken)
 	}
 	return shown
-}
-
-// unwritten answers what cannot be written: it has not happened.
-func (s *Sandbox) unwritten(err error) *refusal {
-	s.options.Logger.Error("request failed", "error", err)
-	return refuse(http.StatusServiceUnavailable, "", "", "The sandbox cannot write its journal. Try again later.")
 }
 
 // once replays the answer under the call's key, or executes the call and saves its answer. A
@@ -285,4 +278,76 @@ func unexpected(i object, verb string) *refusal {
 		"You cannot %s this PaymentIntent because it has a status of %s.", verb, i["status"])
 	e.object["payment_intent"] = i.shown()
 	return e.keep()
+}
+
+const (
+	keyRetention = 24 * time.Hour // for which keys are known unless a plan says otherwise
+	slowMax      = 60_000         // milliseconds of one delay
+)
+
+// plan is the body of PUT /faults. Each p is a probability, drawn per request.
+type plan struct {
+	Seed       int64   `json:"seed"`
+	DropBefore float64 `json:"drop_before"`
+	DropAfter  float64 `json:"drop_after"`
+	Error500   float64 `json:"error_500"`
+	Slow       struct {
+		P  float64 `json:"p"`
+		MS int64   `json:"ms"`
+	} `json:"slow"`
+	ShopDown bool `json:"shop_down"`
+	// ForgetKeysAfter is a duration as Go writes it; "" means 24 h, "0s" that every key is new.
+	ForgetKeysAfter string `json:"forget_keys_after"`
+
+	keep time.Duration // ForgetKeysAfter
+}
+
+// fault is what one request meets: the plan, and the numbers that were drawn. A connection is cut before
+// anything was decided, or after everything was recorded. A drawn 500 happens before the effect or after it, half
+// and half, and is saved under the key; a replayed answer does not become a 500. The zero fault is none.
+type fault struct {
+	plan
+
+	before, after, fails, half, slow float64
+}
+
+// follow starts the plan's sequence of draws from its seed. The lock is held.
+func (s *Sandbox) follow(p plan) {
+	s.plan = p
+	s.random = rand.New(rand.NewPCG(uint64(p.Seed), 0)) //nolint:gosec // faults must repeat
+}
+
+// draw returns the next of the plan's sequence. Each draw takes five numbers, so
+// changing one probability moves no other fault. The lock is held.
+func (s *Sandbox) draw() fault {
+	next := s.random.Float64
+	return fault{plan: s.plan, before: next(), after: next(), fails: next(), half: next(), slow: next()}
+}
+
+// putFaults is PUT /faults.
+func (s *Sandbox) putFaults(c *call) any {
+	var p plan
+	if e := c.json(&p); e != nil {
+		return e
+	}
+	for _, probability := range []float64{p.DropBefore, p.DropAfter, p.Error500, p.Slow.P} {
+		if probability < 0 || probability > 1 {
+			return invalid("", "", "%v is no probability from 0 to 1.", probability)
+		}
+	}
+	if p.Slow.MS < 0 || p.Slow.MS > slowMax {
+		return invalid("", "slow.ms", "slow.ms is %d: give milliseconds from 0 to %d.", p.Slow.MS, slowMax)
+	}
+	var err error
+	if p.keep, err = time.ParseDuration(cmp.Or(p.ForgetKeysAfter, keyRetention.String())); err != nil || p.keep < 0 {
+		return invalid("", "forget_keys_after", "forget_keys_after is %q: give a duration such as 24h.", p.ForgetKeysAfter)
+	}
+	s.follow(p)
+	return p
+}
+
+// deleteFaults is DELETE /faults.
+func (s *Sandbox) deleteFaults(*call) any {
+	s.follow(plan{keep: keyRetention})
+	return answer{status: http.StatusNoContent}
 }

@@ -116,14 +116,15 @@ func (d *Demo) Run(ctx context.Context) (err error) {
 	if d.Show != nil {
 		go d.Show(ctx, d.world.Service)
 	}
-	if d.before, err = d.sandbox.Books(ctx); err != nil {
+	before, err := d.sandbox.Books(ctx)
+	if err != nil {
 		return err
 	}
 	d.admit(ctx)
 	if err := d.flow(ctx); err != nil {
 		return err
 	}
-	found, err := d.audit(ctx)
+	found, err := d.audit(ctx, before)
 	if err != nil {
 		return err
 	}
@@ -142,7 +143,7 @@ func (d *Demo) Run(ctx context.Context) (err error) {
 func newSeed() uint64 { return 1 + rand.Uint64N(1<<32) } //nolint:gosec // a seed is no secret
 
 // flow is the part in which things break. When it returns, the provider has none of the demo's
-// faults any more, so that the audit can ask it.
+// faults any more, so that the audit can ask it: an outage in flight restores none.
 func (d *Demo) flow(ctx context.Context) error {
 	const shortest, perSecond = 15 * time.Second, 20 // few charges are spread over the time that faults take
 	charges := d.sent
@@ -152,26 +153,25 @@ func (d *Demo) flow(ctx context.Context) error {
 	all, flowing := errgroup.WithContext(flowing) // else the charges wait for a program that does not come back
 	all.Go(func() error { return d.strikeAll(flowing, length) })
 	all.Go(func() error { d.run(flowing, charges, length/time.Duration(len(charges))); return nil })
-	ended := make(chan error, 1)
-	go func() { ended <- all.Wait() }()
-	for {
+	done := make(chan error, 1)
+	go func() { done <- all.Wait() }()
+	var err error
+	for flows := true; flows; {
 		select {
 		case <-time.After(3 * time.Second): //nolint:mnd // between two lines
-			d.say("%d of %d charges ended; %s", d.ended.Load(), len(charges), d.broken())
-		case err := <-ended:
-			d.say("%d of %d charges ended; %s", d.ended.Load(), len(charges), d.broken())
-			d.acting.Lock()
-			defer d.acting.Unlock()
-			clearing, cancel := closing(ctx) // the sandbox may be another's, and continues without the demo
-			defer cancel()
-			return errors.Join(err, ctx.Err(), d.setFaults(clearing, harness.Faults{}))
+		case err = <-done:
+			flows = false
 		}
+		d.say("%d of %d charges ended; %s", d.ended.Load(), len(charges), d.broken())
 	}
+	clearing, cancel := closing(ctx) // the sandbox may be another's, and continues without the demo
+	defer cancel()
+	return errors.Join(err, ctx.Err(), d.setFaults(clearing, harness.Faults{}))
 }
 
 // audit observes what is left when nothing is left to do, reports and returns the service's
-// own audit with what was observed from outside. No action of the lab is in flight meanwhile.
-func (d *Demo) audit(ctx context.Context) (a harness.Audit, err error) {
+// own audit with what was observed from outside since the books before. No action of the lab is in flight meanwhile.
+func (d *Demo) audit(ctx context.Context, before harness.Books) (a harness.Audit, err error) {
 	d.acting.Lock()
 	defer d.acting.Unlock()
 	if d.events, err = d.countEvents(ctx); err != nil {
@@ -183,10 +183,11 @@ func (d *Demo) audit(ctx context.Context) (a harness.Audit, err error) {
 	if d.eventsAgain, err = d.countEvents(ctx); err != nil {
 		return a, err
 	}
-	if d.books, err = d.sandbox.Books(ctx); err != nil {
+	now, err := d.sandbox.Books(ctx)
+	if err != nil {
 		return a, err
 	}
-	d.losses = d.world.Losses()
+	d.books, d.losses = since(before, now), d.world.Losses()
 	d.say("auditing")
 	if a, err = d.world.Audit(ctx); err != nil {
 		return a, fmt.Errorf("audit: %w", err)

@@ -148,7 +148,7 @@ var defects = []struct {
 	{"no api killed", func(e *evidence, _, _ *charge) { e.apis.Store(0) }, allFaults},
 	{"no restart of the database", func(e *evidence, _, _ *charge) { e.restarted.Store(0) }, allFaults},
 	{"a restart that is not the demo's to do", func(e *evidence, _, _ *charge) { e.restarted.Store(0); e.noRestart = true }, ""},
-	{"a provider without faults", func(e *evidence, _, _ *charge) { e.before.DuplicatesSuppressed = 1 }, allFaults},
+	{"a provider without faults", func(e *evidence, _, _ *charge) { e.books.DuplicatesSuppressed = 0 }, allFaults},
 	{"a webhook that was not accepted", func(e *evidence, _, _ *charge) { e.repeated.Delivered-- }, allFaults},
 	{"a program that ended without a kill", func(e *evidence, _, _ *charge) { e.losses = []string{"worker-1"} }, allFaults},
 }

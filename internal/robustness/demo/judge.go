@@ -28,7 +28,7 @@ const leastWorkerKills = 10
 // evidence is what was observed of a run.
 type evidence struct {
 	sent                []*charge
-	before, books       harness.Books // before the first charge, and in the end
+	books               harness.Books
 	repeated            harness.Repeated
 	events, eventsAgain int      // of the charges, before and after the webhooks were repeated
 	losses              []string // programs that ended and were not killed
@@ -39,19 +39,23 @@ type evidence struct {
 	noRestart     bool         // the server is another's
 }
 
-// suppressed is how many requests the provider answered from its record.
-func (e *evidence) suppressed() int {
-	return e.books.DuplicatesSuppressed - e.before.DuplicatesSuppressed
+// since are the records of a run of which these are the first ones: the sandbox may be another's.
+func since(first, last harness.Books) harness.Books {
+	last.Requests -= first.Requests
+	last.DuplicatesSuppressed -= first.DuplicatesSuppressed
+	last.Notifications = last.Notifications[min(len(first.Notifications), len(last.Notifications)):]
+	return last
 }
-
-// redelivered is how many webhooks the shop received beyond the first time.
-func (e *evidence) redelivered() int { return e.books.Redelivered() - e.before.Redelivered() }
 
 // verdict checks what the audit cannot see of a run.
 func (e *evidence) verdict() []harness.Check {
 	answers, ends := harness.Check{Name: oneAnswer}, harness.Check{Name: endsAsPlanned}
 	notices, again := harness.Check{Name: notifiedOnce}, harness.Check{Name: webhooksAgain}
 	faults := harness.Check{Name: allFaults}
+	received := map[string][]harness.Notification{}
+	for _, n := range e.books.Notifications {
+		received[n.Reference] = append(received[n.Reference], n)
+	}
 	for _, c := range e.sent {
 		for _, r := range c.requests() {
 			different := func(a harness.Answer) bool { return a != r.answers[0] }
@@ -60,7 +64,7 @@ func (e *evidence) verdict() []harness.Check {
 			right := slices.Contains(strings.Fields(r.wanted), r.outcome()) && (r.amount == 0 || r.ID == "" || r.Amount == r.amount)
 			ends.Expect(right, "%s: %q, %+v, should be %s of %d", r.key, r.outcome(), r.made, strings.ReplaceAll(r.wanted, " ", " or "), r.amount)
 			if r.amount > 0 && r.hasEnded() {
-				e.expectNotice(&notices, r)
+				expectNotice(&notices, r, received[r.ID])
 			}
 		}
 	}
@@ -73,20 +77,19 @@ func (e *evidence) verdict() []harness.Check {
 	}
 	// Only faults cause these: requests that the provider had carried out before, and webhooks
 	// that the shop had accepted before.
-	faults.Expect(e.suppressed()+e.redelivered() > 0, "neither the provider nor the shop was asked again")
+	faults.Expect(e.books.DuplicatesSuppressed+e.books.Redelivered() > 0, "neither the provider nor the shop was asked again")
 	faults.Expect(e.repeated.Sent > 0 && e.repeated.Sent == e.repeated.Delivered, "of the provider's webhooks sent again: %+v", e.repeated)
 	faults.Expect(len(e.losses) == 0, "%s", strings.Join(e.losses, "\n"))
 	return []harness.Check{answers, ends, notices, again, faults}
 }
 
 // expectNotice wants the merchant to have been notified of the outcome once.
-func (e *evidence) expectNotice(notices *harness.Check, r *request) {
+func expectNotice(notices *harness.Check, r *request, received []harness.Notification) {
 	outcome := failed
 	if r.outcome() == succeeded {
 		outcome = succeeded
 	}
 	outcome = strings.TrimSuffix(path.Base(r.path), "s") + "." + outcome
-	received := slices.DeleteFunc(slices.Clone(e.books.Notifications), func(n harness.Notification) bool { return n.Reference != r.ID })
 	once := len(received) == 1 && received[0].Type == outcome && received[0].Effects == 1 && received[0].Deliveries >= 1
 	notices.Expect(once, "%s: notified %+v, should be of %s once", r.ID, received, outcome)
 }
@@ -110,7 +113,7 @@ provider  %d requests, %d duplicates suppressed; %d webhooks received, %d redeli
 webhooks  %d events of the provider, sent again %d times in all
 `, enumerate(charges), enumerate(refunds),
 		d.Requests.Load(), d.Replays.Load(), d.Unanswered.Load(), d.TurnedAway.Load(),
-		d.books.Requests-d.before.Requests, d.suppressed(), len(d.books.Notifications)-len(d.before.Notifications), d.redelivered(),
+		d.books.Requests, d.books.DuplicatesSuppressed, len(d.books.Notifications), d.books.Redelivered(),
 		d.repeated.Events, d.repeated.Sent)
 }
 

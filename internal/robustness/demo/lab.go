@@ -60,7 +60,7 @@ func (d *Demo) Do(ctx context.Context, name string, progress func(string)) (said
 	defer cancel()
 	defer context.AfterFunc(d.flows, cancel)() //nolint:contextcheck // it is the demo's, whose end ends the action
 	guards := Guards()
-	if i := slices.IndexFunc(guards, func(g Guard) bool { return g.Name == name }); i >= 0 && d.Running == nil {
+	if i := slices.IndexFunc(guards, func(g Guard) bool { return g.Name == name }); i >= 0 {
 		f, err := d.without(ctx, guards[i], progress)
 		if err != nil {
 			return "", nil, err
@@ -90,6 +90,8 @@ func (d *Demo) obey(ctx context.Context) {
 
 // act takes an action of the crash lab, and says what it did.
 func (d *Demo) act(ctx context.Context, name string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
 	switch name {
 	case "send-10":
 		return d.sendTen(ctx)
@@ -116,8 +118,6 @@ func (d *Demo) act(ctx context.Context, name string) (string, error) {
 // sendTen sends one request ten times at once.
 func (d *Demo) sendTen(ctx context.Context) (string, error) {
 	const times = 10
-	ctx, cancel := context.WithTimeout(ctx, trafficTimeout)
-	defer cancel()
 	c := newCharges(newSeed(), 1, newRunName())[0]
 	different := map[harness.Answer]bool{}
 	answers := d.PostAll(ctx, times, c.path, c.key, []byte(c.body))
@@ -127,28 +127,31 @@ func (d *Demo) sendTen(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d requests with the key %s had %s", len(answers), c.key, plural(len(different), "different answer")), ctx.Err()
 }
 
-// kill kills one of the programs of a kind, in turn, and starts it again.
+const cutSessions = `
+select count(*) filter (where pg_terminate_backend(pid)) > 0
+  from pg_stat_activity
+ where application_name like 'payonce-' || $1 || ' %'
+   and datname = current_database()`
+
+// kill kills one of the programs of a kind, in turn, and starts it again. Of services that run already it cuts
+// the database sessions of a kind.
 func (d *Demo) kill(ctx context.Context, kind string, programs []*harness.Process, killed *atomic.Int64) (string, error) {
 	d.striking.Lock()
 	defer d.striking.Unlock()
-	which := killed.Load() % programsOfKind
-	said := fmt.Sprintf("%s-%d was %s, and runs again", kind, which+1, d.killed)
 	if d.Running != nil {
-		err := d.cutSessions(ctx, kind)
+		err := d.await(ctx, cutSessions, kind) // a program that was cut just now has no session for a while
 		if err == nil {
 			killed.Add(1)
 		}
-		return said, err
+		return "", err
 	}
-	p := programs[which]
+	p := programs[killed.Load()%programsOfKind]
 	if err := p.Kill(); err != nil {
 		return "", fmt.Errorf("%w\n%s", err, p.Tail())
 	}
 	killed.Add(1)
 	_ = harness.Wait(ctx, killPause) // a start fails where ctx has ended
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	return said, p.Restart(ctx)
+	return p.Name() + " was killed, and runs again", p.Restart(ctx)
 }
 
 // restart restarts the database's server without a shutdown, if it is the demo's own.

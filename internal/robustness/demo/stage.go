@@ -226,17 +226,3 @@ func (d *Demo) join(ctx context.Context) (err error) {
 	d.Client, d.sandbox = harness.NewClient(at.APIKey, at.APIURLs...), harness.Sandbox(at.SandboxURL)
 	return d.openPool(ctx)
 }
-
-const cutSessions = `
-select count(*) filter (where pg_terminate_backend(pid)) > 0
-  from pg_stat_activity
- where application_name like 'payonce-' || $1 || ' %'
-   and datname = current_database()`
-
-// cutSessions ends the database sessions of the apis or the workers. A program that was cut just now
-// has none for a while.
-func (d *Demo) cutSessions(ctx context.Context, program string) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	return d.await(ctx, cutSessions, program)
-}
