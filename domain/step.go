@@ -96,7 +96,7 @@ func (c Charge) StepStatus(name string) StepStatus {
 }
 
 // Next is the step that is due: the steps before it are done or skipped, and the charge has
-// no outcome. It is empty if there is none.
+// no outcome. It is empty if there is none, and a subscriber after a capture that has no outcome.
 func (c Charge) Next() string {
 	for _, s := range c.Steps {
 		if s.Status == StepPending && !c.HasOutcome() {

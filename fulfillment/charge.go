@@ -22,10 +22,12 @@ import (
 //	stripe.payment_intent.*                 charge        the same
 //	stripe.refund.*, stripe.charge.refund*, charge        the same; then the provider's refunds, or its disputes,
 //	stripe.charge.dispute.*                               are observed
-//	refund.requested, refund.ended          refund        that refund
+//	refund.requested                        refund        that refund
+//	refund.ended                            refund        nothing
 //
-// Messages of one ordering key are handled in order. So while the first one of a charge waits, for the customer
-// or the provider, a later one does nothing of its own: as it is stored, it makes the first one due (inbox/store.go).
+// Messages of one ordering key are handled in order. So while the first one of a charge or a refund waits, for the
+// customer or the provider, a later one does nothing of its own: as it is stored, it makes the first one due
+// (inbox/store.go).
 //
 // Of the payload the handler reads only which version of which charge the message is about; of an event of
 // the provider only the type.

@@ -1,6 +1,6 @@
-// Package intake accepts requests: it turns a valid request under an idempotency key
-// into one commit of four writes: the key with its finished answer, the events, their
-// postings and the message that wakes a worker. It owns no table.
+// Package intake accepts requests: it turns a valid request under an idempotency key into
+// one commit: the key with its finished answer, the events, their postings, the hold on the
+// order if the charge asks for one, and the message that wakes a worker. It owns no table.
 //
 // # Guarantees
 //

@@ -15,12 +15,11 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 )
 
-// Cause says where an event comes from. It is stored with the event and is part of the
-// event's identity.
+// Cause says where an event comes from. It is stored with the event.
 type Cause struct {
 	// CorrelationID is shared by everything that one request led to.
 	CorrelationID string `json:"correlation_id"`
-	// CausationID is the request or the message that the decision answered.
+	// CausationID is the request or the message that the decision answered. The id of the event depends on it.
 	CausationID string `json:"causation_id"`
 	// Actor is the program or person that decided.
 	Actor string `json:"actor"`
@@ -75,7 +74,8 @@ func Writes() []groupcommit.Statement {
 
 // Append queues events after the last event of s, with the postings that they cause and the
 // hold on an order, and returns the stream as it is once the batch has committed. It does no
-// I/O. The error is domain.ErrIllegal, wrapped, for an event that the charge does not allow.
+// I/O. The error is domain.ErrIllegal, wrapped, for an event that the charge does not allow. After an
+// error the batch must not be committed: it may hold a part of the events.
 //
 // The commit is refused as a whole, with an error for which IsConflict is true, if the stream in the
 // database has an event at one of these versions, or lacks the last event of s.
