@@ -15,7 +15,7 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// charge is the inbox handler of the requests about charges and of the provider's events.
+// handleCharge is the inbox handler of the requests about charges and of the provider's events.
 //
 //	type of the message                     ordering key  what is due
 //	charge.requested, cancel_requested      charge        its steps or its cancellation, until it has an outcome
@@ -31,10 +31,8 @@ import (
 //
 // Of the payload the handler reads only which version of which charge the message is about; of an event of
 // the provider only the type.
-func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
-	pay := &payment{provider: f.services.Provider, now: d.ClaimedAt, timeout: f.services.ActionTimeout}
-	r := &deliveryRun{Fulfillment: f, delivery: d, steps: f.steps(pay), cancel: pay.cancelCharge}
-	id := d.OrderingKey
+func (f *Fulfillment) handleCharge(ctx context.Context, d *inbox.Delivery) error {
+	r, id := &deliveryRun{Fulfillment: f, delivery: d}, d.OrderingKey
 	if envelope, err := ledger.DecodeEnvelope(d.Payload); err == nil && !isOfProvider(d.Type) {
 		id, r.version = envelope.ChargeID, envelope.Version
 	}
@@ -46,40 +44,36 @@ func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
 	if err != nil {
 		return err
 	}
-	r.due = r.dueOf(d.Type)
+	provider := f.services.Provider
+	if r.version > 0 {
+		if asked, ok := r.stream.At(r.version).Event.(domain.RefundRequested); ok {
+			r.due = refunder{provider, d.ClaimedAt, asked.RefundID}.due
+			return r.process(ctx)
+		}
+	}
+	pay := &payment{provider: provider, now: d.ClaimedAt, timeout: f.services.ActionTimeout}
+	steps, observer := f.steps(pay), &observer{provider: provider, list: observedBy(d.Type)}
+	r.due = func(c domain.Charge) task {
+		if c.HasOutcome() {
+			return observer.due(c)
+		}
+		return dueStep(c, steps, pay)
+	}
 	return r.process(ctx)
 }
 
-// dueOf returns what is due for a message.
-func (r *deliveryRun) dueOf(messageType string) func(domain.Charge) task {
-	if r.version > 0 {
-		if asked, ok := r.stream.At(r.version).Event.(domain.RefundRequested); ok {
-			sender := refunder{r.services.Provider, r.delivery.ClaimedAt}
-			return func(c domain.Charge) task { return sender.due(c, asked.RefundID) }
-		}
-	}
-	observer := &observer{provider: r.services.Provider, step: observedBy(messageType)}
-	r.readAgain = func() { observer.seen = false }
-	return func(c domain.Charge) task {
-		if !c.HasOutcome() {
-			return r.dueStep(c)
-		}
-		return observer.due(c)
-	}
-}
-
 // dueStep is the step that is due; a cancellation on request or by a deadline comes before it.
-func (r *deliveryRun) dueStep(c domain.Charge) task {
-	i := slices.IndexFunc(r.steps, func(s step) bool { return s.name == c.Next() })
+func dueStep(c domain.Charge, steps []step, pay *payment) task {
+	i := slices.IndexFunc(steps, func(s step) bool { return s.name == c.Next() })
 	switch {
 	case i < 0: // no message of such a charge may end as done
-		return task{domain.Payment, func(context.Context, ledger.Stream) ([]domain.Event, error) {
+		return task{name: domain.Payment, run: func(context.Context, ledger.Stream) ([]domain.Event, error) {
 			return nil, fmt.Errorf("charge %s has no outcome after its last step", c.ID)
 		}}
-	case c.Cancellation(r.delivery.ClaimedAt) != nil:
-		return task{"cancel", r.cancel}
+	case c.Cancellation(pay.now) != nil:
+		return task{name: "cancel", run: pay.cancelCharge}
 	}
-	return task{r.steps[i].name, r.steps[i].run}
+	return task{name: steps[i].name, run: steps[i].run}
 }
 
 // ProviderEvent is the prefix of the types of messages that the provider's webhooks

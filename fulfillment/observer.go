@@ -23,34 +23,34 @@ import (
 // Test: TestDecides/Dispute/a_read_that_was_interrupted_is_repeated.
 type observer struct {
 	provider Provider
-	step     string // "refund" or "dispute"; empty if a message asks for no observation
+	list     string // "refund" or "dispute"; empty if the message asks for none
 	seen     bool   // the list, and there is nothing wrong with it
 }
 
-// observedBy is the step of the observer that a message asks for, if it is an event of the provider
-// about refunds, which API versions of the provider name differently, or about disputes.
+// observedBy is the list that a message asks for, if it is an event of the provider about refunds,
+// which API versions of the provider name differently, or about disputes.
 func observedBy(messageType string) string {
-	for _, o := range []struct{ event, step string }{
+	for _, o := range []struct{ event, list string }{
 		{"refund.", "refund"}, {"charge.refund.updated", "refund"}, {"charge.refunded", "refund"}, {"charge.dispute.", "dispute"},
 	} {
 		if strings.HasPrefix(messageType, ProviderEvent+o.event) {
-			return o.step
+			return o.list
 		}
 	}
 	return ""
 }
 
 func (o *observer) due(c domain.Charge) task {
-	if o.step == "" || o.seen || c.StepStatus(domain.Payment) != domain.StepDone {
+	if o.list == "" || o.seen || c.StepStatus(domain.Payment) != domain.StepDone {
 		return task{}
 	}
-	return task{o.step, o.run}
+	return task{o.list, o.run, func() { o.seen = false }}
 }
 
 func (o *observer) run(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
 	found := &findings{charge: s.Charge}
 	var err error
-	if o.step == "refund" {
+	if o.list == "refund" {
 		err = observe(found, o.provider.Refunds(ctx, s.Charge.PaymentIntent), observeRefunds)
 	} else {
 		err = observe(found, o.provider.Disputes(ctx, s.Charge.PaymentIntent), observeDisputes)
