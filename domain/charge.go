@@ -71,7 +71,8 @@ func Fold(c Charge, events ...Event) Charge {
 	c = c.clone()
 	for _, e := range events {
 		void := c.Voids(e)
-		if c.Version++; !void {
+		c.Version++
+		if !void {
 			e.apply(&c)
 		}
 	}

@@ -124,7 +124,8 @@ func keysQuery(states []*KeyState) (args []any, scan func(pgx.Rows) error) {
 		_, err := pgx.ForEachRow(rows, []any{
 			&n, &s.Now, &s.Found, &s.Fingerprint, &s.Canonical, &s.StatusCode, &header, &s.Body, &s.CreatedAt, &s.ExpiresAt, &s.Expired,
 		}, func() (err error) {
-			if s.Key, s.Header = states[n-1].Key, nil; header != nil {
+			s.Key, s.Header = states[n-1].Key, nil
+			if header != nil {
 				err = json.Unmarshal(header, &s.Header)
 			}
 			*states[n-1] = s
