@@ -22,8 +22,8 @@ type Event interface {
 // EventType is the registration of one type of event.
 type EventType struct {
 	Name    string // in the ledger, a literal: it outlives the Go type
-	Webhook string // the type of the merchant's webhook; empty for an event of which there is none
-	Request bool   // asks the worker to process the charge, from outside: one that is not legal is void, see Charge.Voids
+	Webhook string // the type of the webhook that the merchant gets for the event; empty for none
+	Request bool   // the api writes it to start work; a stored one that is not legal is void, see Charge.Voids
 	Zero    Event
 
 	decode func([]byte) (Event, error)

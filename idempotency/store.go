@@ -135,8 +135,8 @@ func keysQuery(states []*KeyState) (args []any, scan func(pgx.Rows) error) {
 	}
 }
 
-// expireKeys makes tombstones of expired keys. now() is not later than clock_timestamp() and, unlike it, can bound
-// an index scan. The update is by ctid, which no other transaction can change while the row is locked: a join by key may read the
+// expireKeys makes tombstones of expired keys. It compares with now(), which can bound an index scan, as
+// clock_timestamp() cannot. It updates by ctid, which stays while the row is locked: a join by key may read the
 // whole table.
 const expireKeys = `
 -- idempotency.expireKeys

@@ -80,8 +80,8 @@ func Writes() []groupcommit.Statement {
 // The commit is refused as a whole, with an error for which IsConflict is true, if the stream in the
 // database has an event at one of these versions, or lacks the last event of s.
 //
-// Load s before the first write of the commit: then a later version has a later transaction id, in
-// whose order followers and the feed read.
+// Load s before the first write of the commit. Then no version has a smaller transaction id than the
+// version before it, and followers and the feed, which read in the order of these ids, see it later.
 func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream, error) {
 	metadata, _ := json.Marshal(cause) // texts have no error
 	var at *time.Time
@@ -153,8 +153,8 @@ func queueOrderHold(b *pgx.Batch, s Stream, e domain.Event) {
 
 // eventID returns the same id for the same decision made twice, and another id for the
 // next event of the same type: UUIDv5 (RFC 9562) of the stream, the type, the number of
-// events of the type before it, and the cause. The id of a request is the same with version
-// 8: the api may append requests only, so no id that it makes is that of another event.
+// events of the type before it, and the cause. The id of a request has version 8 in place of 5: the
+// api may append requests only, so a stolen one cannot take the id of a worker's event.
 func eventID(s Stream, causation, name string) uuid.UUID {
 	// The namespace is stored data and never changes.
 	namespace := uuid.UUID{0x70, 0x61, 0x79, 0x6f, 0x6e, 0x63, 0x65, 0x00, 0x80, 0, 0, 0, 0, 0, 0, 1}

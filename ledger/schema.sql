@@ -63,8 +63,8 @@ create table ledger_events (
   constraint ledger_events_occurred_at_check
        check (occurred_at between '1970-01-01 00:00+00' and '9999-01-01 00:00+00'),
 
-  -- An event has named fields, and 1 MiB of them at most: programs hold events in memory. A
-  -- value that comes from another table may be compressed, and a concatenation is not.
+  -- An event has named fields, and 1 MiB of them at most: programs hold events in memory. The
+  -- concatenation makes an uncompressed value: one from another table may be compressed.
   constraint ledger_events_data_check
        check (jsonb_typeof(data) = 'object' and pg_column_size(data || '{}') <= 1048576),
 

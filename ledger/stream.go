@@ -157,8 +157,8 @@ func readStreams(ctx context.Context, q postgres.Querier, ids []string) (map[str
 }
 
 // Each reads and folds streams and calls visit with each of them, in the order of ids, until visit returns
-// false. For a stream that this program cannot read visit gets what stands before the first unreadable
-// event, and why: an event of a newer program, more bytes than a program holds, or ErrNotFound. The
+// false. For a stream that this program cannot read visit gets the events before the first unreadable
+// one, and the error: an event of a newer program, more bytes than a program holds, or ErrNotFound. The
 // error of Each is that of the database.
 func Each(ctx context.Context, q postgres.Querier, ids []string, visit func(s Stream, unreadable error) bool) error {
 	for n := len(ids); len(ids) > 0; n = min(n, len(ids)) {
