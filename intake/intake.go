@@ -89,13 +89,11 @@ type decision struct {
 	refund string // the id of the refund that the answer shows; empty for the charge
 }
 
-// accept receives a request that decide decides about, at a time of the database's clock. One commit claims the
-// key with the answer and writes what was decided: the events, their postings, and the message that names the last
-// event for the worker. Without events it writes the key alone.
+// accept receives a request about which decide decides, at a time of the database's clock. One commit claims the
+// key with the answer and, if there are events, writes them, their postings and the message that names the last one.
 //
-// If we die here: before the commit nothing is stored and the client's retry runs from
-// the start; after it the client's retry is answered from the key.
-// Test: TestWalk in e2e.
+// If we die here: before the commit nothing is stored and the client's retry runs from the start; after it the
+// client's retry is answered from the key. Test: TestWalk in e2e.
 func (in *Intake) accept(ctx context.Context, account Account, r Request, decide func(ctx context.Context, now time.Time) (decision, error)) (idempotency.Result, error) {
 	return in.receive(ctx, account, r, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
 		d, err := decide(ctx, now)
