@@ -22,7 +22,7 @@
 // Events have no order between streams: position is the order of inserts, and readers follow
 // the order of transaction ids. Neither is the order of commits.
 //
-// Tables: ledger_events, ledger_postings, held_orders, restore_mark; the schema has those of package books too.
+// Tables: ledger_events, ledger_postings, held_orders, restore_mark.
 package ledger
 
 import (
@@ -43,9 +43,12 @@ import (
 //go:embed schema.sql
 var schema string
 
-// Schema returns the SQL that creates the tables of this package in an empty database. It
-// runs once, in a transaction.
-func Schema() string { return schema }
+//go:embed books.sql
+var books string
+
+// Schema returns the SQL that creates the tables of this package, and those of package books, in an
+// empty database. It runs once, in a transaction.
+func Schema() string { return schema + books }
 
 // ErrNotFound is returned for a stream without events.
 var ErrNotFound = errors.New("no such charge")
