@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 )
 
 // Event is something that happened to a charge. The set is sealed: only this package
@@ -112,27 +111,3 @@ type Unreadable struct{ Name string }
 
 func (Unreadable) apply(*Charge)         {}
 func (Unreadable) allowedIn(Charge) bool { return false }
-
-// Details are the members of an event that an operator may see, under the names of the
-// timeline. A member without a detail tag stays hidden: the merchant may have written
-// personal data into it.
-func Details(e Event) map[string]any {
-	details := map[string]any{}
-	v := reflect.ValueOf(e)
-	for _, f := range reflect.VisibleFields(v.Type()) {
-		name, shown := f.Tag.Lookup("detail")
-		value := v.FieldByIndex(f.Index)
-		if !shown || value.IsZero() && strings.Contains(f.Tag.Get("json"), ",omit") {
-			continue
-		}
-		details[name] = value.Interface()
-		if items, ok := reflect.TypeAssert[[]Item](value); ok {
-			lines := make([]string, len(items))
-			for i, item := range items {
-				lines[i] = fmt.Sprintf("%d %s", item.Quantity, item.SKU)
-			}
-			details[name] = lines
-		}
-	}
-	return details
-}

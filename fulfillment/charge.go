@@ -7,9 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/ledger"
@@ -87,15 +84,4 @@ func isOfProvider(messageType string) bool { return strings.HasPrefix(messageTyp
 func isAboutCharge(messageType string) bool {
 	return domain.EventTypeNamed(messageType).Request || messageType == TypeRefundEnded ||
 		strings.HasPrefix(messageType, ProviderEvent+"payment_intent.") || observedBy(messageType) != ""
-}
-
-// Reread queues inbox messages that make a worker read the charge's refunds and disputes from the
-// provider. They wait while the charge's merchant is paused.
-func Reread(b *pgx.Batch, charge ledger.Owner) {
-	for _, name := range []string{"refund.updated", "charge.dispute.updated"} {
-		inbox.Append(b, ChargeReceiver, inbox.Message{
-			ID: "reread_" + uuid.NewString(), Type: ProviderEvent + name,
-			OrderingKey: charge.StreamID, Partition: charge.MerchantID, Payload: []byte("{}"),
-		})
-	}
 }

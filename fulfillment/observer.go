@@ -7,6 +7,7 @@ import (
 	"iter"
 	"strings"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
@@ -127,4 +128,15 @@ func (r *deliveryRun) wakeRefund(b *pgx.Batch, s ledger.Stream, e ledger.StoredE
 	inbox.Append(b, ChargeReceiver, inbox.Message{
 		ID: "ended:" + refund, Type: TypeRefundEnded, OrderingKey: refund, Partition: s.Charge.MerchantID, Payload: s.EncodeEnvelope(e),
 	})
+}
+
+// Reread queues inbox messages that make a worker read the charge's refunds and disputes from the
+// provider. They wait while the charge's merchant is paused.
+func Reread(b *pgx.Batch, charge ledger.Owner) {
+	for _, name := range []string{"refund.updated", "charge.dispute.updated"} {
+		inbox.Append(b, ChargeReceiver, inbox.Message{
+			ID: "reread_" + uuid.NewString(), Type: ProviderEvent + name,
+			OrderingKey: charge.StreamID, Partition: charge.MerchantID, Payload: []byte("{}"),
+		})
+	}
 }
