@@ -39,11 +39,11 @@ select *
 // taken key refuses the whole batch. If a rival is claiming the key, the batch waits for the rival's outcome, at
 // most for the session's lock time-out.
 func Claim(b *pgx.Batch, key Key, r Request, a Answer, expires time.Time) {
-	b.Queue(insertAnswer, key.Scope, key.Operation, key.Value, present(r.Fingerprint), r.Canonical, a.StatusCode, a.headers(), present(a.Body), expires)
+	b.Queue(insertAnswer, key.Scope, key.Operation, key.Value, nonNull(r.Fingerprint), r.Canonical, a.StatusCode, a.headers(), nonNull(a.Body), expires)
 }
 
-// present is a value that is not null, also if it is empty.
-func present(value []byte) []byte { return append([]byte{}, value...) }
+// nonNull is a value that pgx does not send as null, also if it is nil.
+func nonNull(value []byte) []byte { return append([]byte{}, value...) }
 
 // headers is the stored form of the headers.
 func (a Answer) headers() string {

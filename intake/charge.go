@@ -42,7 +42,7 @@ func (e *OrderTakenError) Error() string { return "the order has the charge " + 
 // new. With OneChargePerOrder it reads the order too, and the charge that holds it. Errors:
 // domain.ErrInvalid, ErrExpiresInPast, those of idempotency.Receive, and *OrderTakenError without r.Refuse's answer.
 func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, c Charge) (idempotency.Result, error) {
-	request, err := c.request(account)
+	request, err := c.firstEvent(account)
 	if err != nil {
 		return idempotency.Result{}, err
 	}
@@ -96,8 +96,8 @@ func (in *Intake) checkOrder(ctx context.Context, account Account, order string)
 // free for a corrected request. Nor does it replace the stored answer to an accepted one.
 var ErrExpiresInPast = errors.New("the charge expires in the past")
 
-// request is the first event of the charge, without its reference.
-func (c Charge) request(a Account) (domain.ChargeRequested, error) {
+// firstEvent is the first event of the charge, without its reference.
+func (c Charge) firstEvent(a Account) (domain.ChargeRequested, error) {
 	var expires time.Time
 	if c.ExpiresAt != nil {
 		at, err := time.Parse(time.RFC3339, *c.ExpiresAt)
