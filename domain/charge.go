@@ -47,8 +47,8 @@ type Charge struct {
 	OutcomeVersion int // of the event that is its outcome, 0 before it
 
 	// AttemptVersion is of the event that opened the present attempt at the payment, payment.started or
-	// payment.attempt_failed; 0 before. The id of that event is the Idempotency-Key of a confirmation: a crash,
-	// a cut or a time-out keeps it, and only an answer that the provider may have saved opens a new one.
+	// payment.attempt_failed; 0 before. The id of that event is the Idempotency-Key of a confirmation. So the key
+	// stays the same after a crash or a time-out, until the next payment.attempt_failed.
 	AttemptVersion int
 }
 
@@ -71,7 +71,8 @@ func Fold(c Charge, events ...Event) Charge {
 	c = c.clone()
 	for _, e := range events {
 		void := c.Voids(e)
-		if c.Version++; !void {
+		c.Version++
+		if !void {
 			e.apply(&c)
 		}
 	}
@@ -106,10 +107,12 @@ func (c Charge) clone() Charge {
 }
 
 // Voids reports whether e, as the next event of c, is a void request: one that the charge does not allow, or
-// whose data cannot be read (Unreadable). Append writes none; a login that bypasses the programs can, as far
-// as the policies of ledger_events let it, and an append-only ledger keeps what was forged. So a void request
-// has neither an effect nor postings, and does not stop the charge. A void first event leaves a charge without
-// merchant and steps: its message becomes a dead letter, and lists leave it out. The audit names each.
+// whose data cannot be read (Unreadable). A void request has neither an effect nor postings, and does not stop
+// the charge. A void first event leaves a charge without merchant and steps: its message becomes a dead letter,
+// and lists leave it out.
+//
+// Append writes no void request. A stolen login of the api can, as far as the policies of ledger_events let it.
+// The audit names each.
 func (c Charge) Voids(e Event) bool { return registry[TypeOf(e)].Request && !c.allows(e) }
 
 // allows reports whether e may be the next event of c.
@@ -118,9 +121,9 @@ func (c Charge) allows(e Event) bool {
 	return opens == (c.Version == 0) && e.allowedIn(c)
 }
 
-// notify says that the merchant, if it wants webhooks, has yet to receive the one about the present
+// oweWebhook records that the merchant, if it wants webhooks, has yet to receive the one about the present
 // version. A refund has a flag of its own (Refund.Notify).
-func (c *Charge) notify() {
+func (c *Charge) oweWebhook() {
 	if c.Notify {
 		c.Unnotified = append(c.Unnotified, c.Version)
 	}
@@ -128,7 +131,7 @@ func (c *Charge) notify() {
 
 func (c *Charge) end(status Status) {
 	c.Status, c.OutcomeVersion, c.Action = status, c.Version, nil
-	c.notify()
+	c.oweWebhook()
 }
 
 var chargeEvents = []EventType{

@@ -43,7 +43,7 @@ func (c Charge) Cancellation(now time.Time) *Failure {
 	return nil
 }
 
-// mayFailFor reports whether a charge may fail for a reason: as canceled only if it has such a deadline.
+// mayFailFor reports whether a charge may fail for a reason: one of cancellations must be in Deadlines.
 func (c Charge) mayFailFor(code FailureCode) bool {
 	_, has := c.Deadlines()[code]
 	return has || cancellations[code] == ""

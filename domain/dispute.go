@@ -54,7 +54,7 @@ func (c *Charge) changeDispute(id string, change func(*Dispute)) {
 			change(d)
 		}
 	}
-	c.notify()
+	c.oweWebhook()
 }
 
 var disputeEvents = []EventType{
@@ -76,7 +76,7 @@ type DisputeOpened struct {
 
 func (e DisputeOpened) apply(c *Charge) {
 	c.Disputes = append(c.Disputes, Dispute{ID: e.DisputeID, Amount: e.Amount, Reason: e.Reason, Status: DisputeOpen})
-	c.notify()
+	c.oweWebhook()
 }
 
 func (e DisputeOpened) allowedIn(c Charge) bool {

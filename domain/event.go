@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 )
 
 // Event is something that happened to a charge. The set is sealed: only this package
@@ -22,8 +21,8 @@ type Event interface {
 // EventType is the registration of one type of event.
 type EventType struct {
 	Name    string // in the ledger, a literal: it outlives the Go type
-	Webhook string // the type of the merchant's webhook; empty for an event of which there is none
-	Request bool   // asks the worker to process the charge, from outside: one that is not legal is void, see Charge.Voids
+	Webhook string // the type of the webhook that the merchant gets for the event; empty for none
+	Request bool   // the api writes it to start work; a stored one that is not legal is void, see Charge.Voids
 	Zero    Event
 
 	decode func([]byte) (Event, error)
@@ -112,27 +111,3 @@ type Unreadable struct{ Name string }
 
 func (Unreadable) apply(*Charge)         {}
 func (Unreadable) allowedIn(Charge) bool { return false }
-
-// Details are the members of an event that an operator may see, under the names of the
-// timeline. A member without a detail tag stays hidden: the merchant may have written
-// personal data into it.
-func Details(e Event) map[string]any {
-	details := map[string]any{}
-	v := reflect.ValueOf(e)
-	for _, f := range reflect.VisibleFields(v.Type()) {
-		name, shown := f.Tag.Lookup("detail")
-		value := v.FieldByIndex(f.Index)
-		if !shown || value.IsZero() && strings.Contains(f.Tag.Get("json"), ",omit") {
-			continue
-		}
-		details[name] = value.Interface()
-		if items, ok := reflect.TypeAssert[[]Item](value); ok {
-			lines := make([]string, len(items))
-			for i, item := range items {
-				lines[i] = fmt.Sprintf("%d %s", item.Quantity, item.SKU)
-			}
-			details[name] = lines
-		}
-	}
-	return details
-}

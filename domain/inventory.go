@@ -52,5 +52,5 @@ func (c Charge) RejectInventory(code FailureCode) []Event {
 	if code == UnknownSKU {
 		message = "an item of the order is not an article of the merchant"
 	}
-	return c.fail(Failure{Code: code, Message: message}, InventoryRejected{code})
+	return c.endFailed(Failure{Code: code, Message: message}, InventoryRejected{code})
 }

@@ -33,9 +33,9 @@ const (
 )
 
 // MaxKeys is how many Idempotency-Keys the creation of a payment, its confirmation, or a refund may
-// use. Each key that fails is an event, and every read of a charge folds its stream: at this bound a
-// charge with MaxRefunds refunds has some 0.5 MB of them. The last key is kept: the provider
-// forgets what it saved under a key, after 24 hours at Stripe.
+// use. Each key that fails is an event, and every read of a charge reads its stream: at this bound the
+// events of a charge with MaxRefunds refunds have some 0.5 MB. The last key is used again and again: the
+// provider forgets what it saved under a key, after 24 hours at Stripe.
 const MaxKeys = 50
 
 // PaymentStarted names the provider's object of the payment.
@@ -52,7 +52,7 @@ func (e PaymentStarted) allowedIn(c Charge) bool {
 	return c.due(Payment) && !c.PaymentStarted() && e.PaymentIntent != ""
 }
 
-// PaymentAttemptFailed says that the key of a call will never answer it: the provider saved an
+// PaymentAttemptFailed says that the Idempotency-Key of a call is used up: the provider saved an
 // error of its own under the key (a 500, or a 5xx that it repeats), or the key belongs to a
 // request with other parameters (400), as a program of another version sends it. The next call
 // has another key, until the last one (MaxKeys).
@@ -81,7 +81,7 @@ type PaymentActionRequired struct {
 
 func (e PaymentActionRequired) apply(c *Charge) {
 	c.Status, c.Action = RequiresAction, &e
-	c.notify()
+	c.oweWebhook()
 }
 
 func (e PaymentActionRequired) allowedIn(c Charge) bool {
@@ -140,7 +140,7 @@ func (c Charge) Capture(intent string, taken Money) []Event {
 // failed. The payment intent, if there is one, must be canceled at the provider before.
 func (c Charge) Fail(why Failure) []Event {
 	if c.PaymentStarted() || cancellations[why.Code] == "" {
-		return c.fail(why, PaymentDeclined{why})
+		return c.endFailed(why, PaymentDeclined{why})
 	}
-	return c.fail(why) // canceled before there was anything to pay
+	return c.endFailed(why) // canceled before there was anything to pay
 }

@@ -96,7 +96,7 @@ func (c Charge) StepStatus(name string) StepStatus {
 }
 
 // Next is the step that is due: the steps before it are done or skipped, and the charge has
-// no outcome. It is empty if there is none.
+// no outcome. It is empty if there is none, and a subscriber after a capture that has no outcome.
 func (c Charge) Next() string {
 	for _, s := range c.Steps {
 		if s.Status == StepPending && !c.HasOutcome() {
@@ -139,23 +139,23 @@ func (c Charge) toCompensate() []Step {
 	return held
 }
 
-// mayRelease reports whether what a step holds may be returned now: compensation runs
-// backwards, after a step failed, or for a cancellation before there was anything to pay.
+// mayRelease reports whether what a step holds may be returned now: it is the last step that holds
+// something, and a step failed, or the charge has a reason to be canceled and no payment was started.
 func (c Charge) mayRelease(name string) bool {
 	held := c.toCompensate()
 	return len(held) > 0 && held[0].Name == name && (c.stepFailed() || !c.PaymentStarted() && len(c.Deadlines()) > 0)
 }
 
-// fail returns the events that end a charge without money taken: own names the step that
-// failed, if one did, and the steps before it return what they hold. None if the charge has failed.
-func (c Charge) fail(why Failure, own ...Event) []Event {
+// endFailed returns the events that end a charge without money taken: those of the step that failed, if
+// one did, then the release of what the steps before it hold, then ChargeFailed. None if the charge has failed.
+func (c Charge) endFailed(why Failure, failed ...Event) []Event {
 	if c.Status == Failed {
 		return nil
 	}
 	for _, s := range c.toCompensate() {
-		own = append(own, s.release(c))
+		failed = append(failed, s.release(c))
 	}
-	return append(own, ChargeFailed{why})
+	return append(failed, ChargeFailed{why})
 }
 
 func (c Charge) stepFailed() bool {

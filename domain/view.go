@@ -1,7 +1,10 @@
 package domain
 
 import (
+	"fmt"
+	"reflect"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -77,4 +80,28 @@ func (c Charge) DisputeView(d Dispute) DisputeView {
 		ID: d.ID, ChargeID: c.ID, Amount: d.Amount, Withdrawn: d.Withdrawn, Reinstated: d.Reinstated,
 		Currency: c.Currency, Status: d.Status, Reason: d.Reason,
 	}
+}
+
+// Details are the members of an event that an operator may see, under the names of the
+// timeline. A member without a detail tag stays hidden: the merchant may have written
+// personal data into it.
+func Details(e Event) map[string]any {
+	details := map[string]any{}
+	v := reflect.ValueOf(e)
+	for _, f := range reflect.VisibleFields(v.Type()) {
+		name, shown := f.Tag.Lookup("detail")
+		value := v.FieldByIndex(f.Index)
+		if !shown || value.IsZero() && strings.Contains(f.Tag.Get("json"), ",omit") {
+			continue
+		}
+		details[name] = value.Interface()
+		if items, ok := reflect.TypeAssert[[]Item](value); ok {
+			lines := make([]string, len(items))
+			for i, item := range items {
+				lines[i] = fmt.Sprintf("%d %s", item.Quantity, item.SKU)
+			}
+			details[name] = lines
+		}
+	}
+	return details
 }

@@ -7,32 +7,29 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/ledger"
 )
 
-// charge is the inbox handler of the requests about charges and of the provider's events.
+// handleCharge is the inbox handler of the requests about charges and of the provider's events.
 //
 //	type of the message                     ordering key  what is due
 //	charge.requested, cancel_requested      charge        its steps or its cancellation, until it has an outcome
 //	stripe.payment_intent.*                 charge        the same
 //	stripe.refund.*, stripe.charge.refund*, charge        the same; then the provider's refunds, or its disputes,
 //	stripe.charge.dispute.*                               are observed
-//	refund.requested, refund.ended          refund        that refund
+//	refund.requested                        refund        that refund
+//	refund.ended                            refund        nothing
 //
-// Messages of one ordering key are handled in order. So while the first one of a charge waits, for the customer
-// or the provider, a later one does nothing of its own: as it is stored, it makes the first one due (inbox/store.go).
+// Messages of one ordering key are handled in order. So while the first one of a charge or a refund waits, for the
+// customer or the provider, a later one does nothing of its own: as it is stored, it makes the first one due
+// (inbox/store.go).
 //
 // Of the payload the handler reads only which version of which charge the message is about; of an event of
 // the provider only the type.
-func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
-	pay := &payment{provider: f.services.Provider, now: d.ClaimedAt, timeout: f.services.ActionTimeout}
-	r := &deliveryRun{Fulfillment: f, delivery: d, steps: f.steps(pay), cancel: pay.cancelCharge}
-	id := d.OrderingKey
+func (f *Fulfillment) handleCharge(ctx context.Context, d *inbox.Delivery) error {
+	r, id := &deliveryRun{Fulfillment: f, delivery: d}, d.OrderingKey
 	if envelope, err := ledger.DecodeEnvelope(d.Payload); err == nil && !isOfProvider(d.Type) {
 		id, r.version = envelope.ChargeID, envelope.Version
 	}
@@ -44,40 +41,36 @@ func (f *Fulfillment) charge(ctx context.Context, d *inbox.Delivery) error {
 	if err != nil {
 		return err
 	}
-	r.due = r.dueOf(d.Type)
+	provider := f.services.Provider
+	if r.version > 0 {
+		if asked, ok := r.stream.At(r.version).Event.(domain.RefundRequested); ok {
+			r.due = refunder{provider, d.ClaimedAt, asked.RefundID}.due
+			return r.process(ctx)
+		}
+	}
+	pay := &payment{provider: provider, now: d.ClaimedAt, timeout: f.services.ActionTimeout}
+	steps, observer := f.steps(pay), &observer{provider: provider, list: observedBy(d.Type)}
+	r.due = func(c domain.Charge) task {
+		if c.HasOutcome() {
+			return observer.due(c)
+		}
+		return dueStep(c, steps, pay)
+	}
 	return r.process(ctx)
 }
 
-// dueOf returns what is due for a message.
-func (r *deliveryRun) dueOf(messageType string) func(domain.Charge) task {
-	if r.version > 0 {
-		if asked, ok := r.stream.At(r.version).Event.(domain.RefundRequested); ok {
-			sender := refunder{r.services.Provider, r.delivery.ClaimedAt}
-			return func(c domain.Charge) task { return sender.due(c, asked.RefundID) }
-		}
-	}
-	observer := &observer{provider: r.services.Provider, step: observedBy(messageType)}
-	r.readAgain = func() { observer.seen = false }
-	return func(c domain.Charge) task {
-		if !c.HasOutcome() {
-			return r.dueStep(c)
-		}
-		return observer.due(c)
-	}
-}
-
 // dueStep is the step that is due; a cancellation on request or by a deadline comes before it.
-func (r *deliveryRun) dueStep(c domain.Charge) task {
-	i := slices.IndexFunc(r.steps, func(s step) bool { return s.name == c.Next() })
+func dueStep(c domain.Charge, steps []step, pay *payment) task {
+	i := slices.IndexFunc(steps, func(s step) bool { return s.name == c.Next() })
 	switch {
 	case i < 0: // no message of such a charge may end as done
-		return task{domain.Payment, func(context.Context, ledger.Stream) ([]domain.Event, error) {
+		return task{name: domain.Payment, run: func(context.Context, ledger.Stream) ([]domain.Event, error) {
 			return nil, fmt.Errorf("charge %s has no outcome after its last step", c.ID)
 		}}
-	case c.Cancellation(r.delivery.ClaimedAt) != nil:
-		return task{"cancel", r.cancel}
+	case c.Cancellation(pay.now) != nil:
+		return task{name: "cancel", run: pay.cancelCharge}
 	}
-	return task{r.steps[i].name, r.steps[i].run}
+	return task{name: steps[i].name, run: steps[i].run}
 }
 
 // ProviderEvent is the prefix of the types of messages that the provider's webhooks
@@ -91,15 +84,4 @@ func isOfProvider(messageType string) bool { return strings.HasPrefix(messageTyp
 func isAboutCharge(messageType string) bool {
 	return domain.EventTypeNamed(messageType).Request || messageType == TypeRefundEnded ||
 		strings.HasPrefix(messageType, ProviderEvent+"payment_intent.") || observedBy(messageType) != ""
-}
-
-// Reread queues inbox messages that make a worker read the charge's refunds and disputes from the
-// provider. They wait while the charge's merchant is paused.
-func Reread(b *pgx.Batch, charge ledger.Owner) {
-	for _, name := range []string{"refund.updated", "charge.dispute.updated"} {
-		inbox.Append(b, ChargeReceiver, inbox.Message{
-			ID: "reread_" + uuid.NewString(), Type: ProviderEvent + name,
-			OrderingKey: charge.StreamID, Partition: charge.MerchantID, Payload: []byte("{}"),
-		})
-	}
 }

@@ -32,7 +32,7 @@ type Fulfillment struct {
 
 	// Reads that several handlers ask for at the same moment share a round trip
 	// (postgres.Reads); nothing is cached.
-	streams   func(ctx context.Context, charge string) (ledger.Stream, error)
+	streams   func(ctx context.Context, chargeID string) (ledger.Stream, error)
 	endpoints func(ctx context.Context, merchant string) (merchants.Endpoint, error)
 	stock     *postgres.Reads[[]article, map[article]int64]
 }

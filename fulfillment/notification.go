@@ -24,10 +24,10 @@ import (
 func (f *Fulfillment) notification(version int) stepFunc {
 	delivered := false // in this delivery
 	return func(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
-		outcome := s.At(version)
-		kind := domain.EventTypeNamed(outcome.Type).Webhook
+		about := s.At(version)
+		kind := domain.EventTypeNamed(about.Type).Webhook
 		if !delivered { // a lost race for the version is no reason to send it again
-			if err := f.deliver(ctx, s, outcome); err != nil {
+			if err := f.deliver(ctx, s, about); err != nil {
 				return nil, err
 			}
 			delivered = true
@@ -35,11 +35,11 @@ func (f *Fulfillment) notification(version int) stepFunc {
 		if !s.Charge.NeedsWebhook(version) {
 			return nil, nil
 		}
-		return []domain.Event{domain.MerchantNotified{EventID: outcome.ID.String(), Type: kind, Version: version}}, nil
+		return []domain.Event{domain.MerchantNotified{EventID: about.ID.String(), Type: kind, Version: version}}, nil
 	}
 }
 
-func (f *Fulfillment) deliver(ctx context.Context, s ledger.Stream, outcome ledger.StoredEvent) error {
+func (f *Fulfillment) deliver(ctx context.Context, s ledger.Stream, about ledger.StoredEvent) error {
 	endpoint, err := f.endpoints(ctx, s.Charge.MerchantID)
 	if errors.Is(err, merchants.ErrNoWebhook) {
 		return &inbox.DeadLetterError{Err: err} // there was one when the charge was accepted
@@ -47,12 +47,12 @@ func (f *Fulfillment) deliver(ctx context.Context, s ledger.Stream, outcome ledg
 	if err != nil {
 		return err
 	}
-	body, err := s.Webhook(outcome.Version)
+	body, err := s.Webhook(about.Version)
 	if err != nil {
 		return err
 	}
 	err = f.services.Webhooks.Deliver(ctx, webhook.Message{
-		URL: endpoint.URL, Secrets: endpoint.Secrets, ID: outcome.ID.String(), Body: body,
+		URL: endpoint.URL, Secrets: endpoint.Secrets, ID: about.ID.String(), Body: body,
 	})
 	if err == nil {
 		return nil
@@ -73,7 +73,7 @@ func (f *Fulfillment) deliver(ctx context.Context, s ledger.Stream, outcome ledg
 type subscriber struct {
 	name        string // in domain, and of the receiver
 	deadLetters inbox.DeadLetters
-	step        func(version int) stepFunc // version is that of the event
+	run         func(version int) stepFunc // version is that of the event
 }
 
 // subscribers run the subscribers of domain's list of the same name. Each has a receiver of its
@@ -84,8 +84,8 @@ func (f *Fulfillment) subscribers() []subscriber {
 	}
 }
 
-// TypeResend is the type of a message that requests one more delivery of a webhook. It is
-// no event's, so it has no version. Package operate queues it.
+// TypeResend is the type of a message that requests one more delivery of a webhook. It is not
+// the type of an event, whose name would end in a version. Package operate queues it.
 const TypeResend = "webhook.resend"
 
 // subscriberHandler is the inbox handler of a subscriber.
@@ -105,13 +105,13 @@ func (f *Fulfillment) subscriberHandler(to subscriber) inbox.Handler {
 		if domain.EventTypeNamed(about.Type).Webhook == "" {
 			return &inbox.DeadLetterError{Err: fmt.Errorf("message %s names a %s of %s, which is no webhook event", d.ID, about.Type, r.stream.ID)}
 		}
-		run, again := to.step(about.Version), d.Type == TypeResend
+		run, resend := to.run(about.Version), d.Type == TypeResend
 		r.due = func(c domain.Charge) task {
-			if !again && !c.SubscriberPending(to.name, about.Version) {
+			if !resend && !c.SubscriberPending(to.name, about.Version) {
 				return task{}
 			}
-			return task{to.name, func(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
-				again = false // a resend is sent once, whether its webhook is recorded or not
+			return task{name: to.name, run: func(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
+				resend = false // it runs once, whether its webhook is recorded or not
 				return run(ctx, s)
 			}}
 		}

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"strings"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
@@ -23,34 +24,34 @@ import (
 // Test: TestDecides/Dispute/a_read_that_was_interrupted_is_repeated.
 type observer struct {
 	provider Provider
-	step     string // "refund" or "dispute"; empty if a message asks for no observation
+	list     string // "refund" or "dispute"; empty if the message asks for none
 	seen     bool   // the list, and there is nothing wrong with it
 }
 
-// observedBy is the step of the observer that a message asks for, if it is an event of the provider
-// about refunds, which API versions of the provider name differently, or about disputes.
+// observedBy is the list that a message asks for, if it is an event of the provider about refunds,
+// which API versions of the provider name differently, or about disputes.
 func observedBy(messageType string) string {
-	for _, o := range []struct{ event, step string }{
+	for _, o := range []struct{ event, list string }{
 		{"refund.", "refund"}, {"charge.refund.updated", "refund"}, {"charge.refunded", "refund"}, {"charge.dispute.", "dispute"},
 	} {
 		if strings.HasPrefix(messageType, ProviderEvent+o.event) {
-			return o.step
+			return o.list
 		}
 	}
 	return ""
 }
 
 func (o *observer) due(c domain.Charge) task {
-	if o.step == "" || o.seen || c.StepStatus(domain.Payment) != domain.StepDone {
+	if o.list == "" || o.seen || c.StepStatus(domain.Payment) != domain.StepDone {
 		return task{}
 	}
-	return task{o.step, o.run}
+	return task{o.list, o.run, func() { o.seen = false }}
 }
 
 func (o *observer) run(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
 	found := &findings{charge: s.Charge}
 	var err error
-	if o.step == "refund" {
+	if o.list == "refund" {
 		err = observe(found, o.provider.Refunds(ctx, s.Charge.PaymentIntent), observeRefunds)
 	} else {
 		err = observe(found, o.provider.Disputes(ctx, s.Charge.PaymentIntent), observeDisputes)
@@ -127,4 +128,15 @@ func (r *deliveryRun) wakeRefund(b *pgx.Batch, s ledger.Stream, e ledger.StoredE
 	inbox.Append(b, ChargeReceiver, inbox.Message{
 		ID: "ended:" + refund, Type: TypeRefundEnded, OrderingKey: refund, Partition: s.Charge.MerchantID, Payload: s.EncodeEnvelope(e),
 	})
+}
+
+// Reread queues inbox messages that make a worker read the charge's refunds and disputes from the
+// provider. They wait while the charge's merchant is paused.
+func Reread(b *pgx.Batch, charge ledger.Owner) {
+	for _, name := range []string{"refund.updated", "charge.dispute.updated"} {
+		inbox.Append(b, ChargeReceiver, inbox.Message{
+			ID: "reread_" + uuid.NewString(), Type: ProviderEvent + name,
+			OrderingKey: charge.StreamID, Partition: charge.MerchantID, Payload: []byte("{}"),
+		})
+	}
 }

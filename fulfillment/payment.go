@@ -14,8 +14,8 @@ import (
 )
 
 // payment takes the money. The provider's payment intent takes it at most once, whatever is sent to
-// it, so the step commits the id of the intent before any money moves. Before a charge fails, the step
-// cancels its intent: a declined intent could still be confirmed by a request in flight.
+// it. So that every worker uses the same intent, its id is committed before any money moves. Before a
+// charge fails, the step cancels its intent: a declined intent could still be confirmed by a request in flight.
 type payment struct {
 	provider Provider
 	now      time.Time      // when the delivery was claimed, in database time
@@ -59,7 +59,8 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) ([]domain.Event, err
 		if err != nil {
 			return callFailed(ctx, err, nil)
 		}
-		if p.intent = &found; !isConfirmable(found) {
+		p.intent = &found
+		if !isConfirmable(found) {
 			return p.decideByIntent(ctx, s)
 		}
 	}

@@ -21,15 +21,16 @@ import (
 type refunder struct {
 	provider Provider
 	now      time.Time // when the delivery was claimed, in database time
+	refundID string
 }
 
-// due is the refund with an id while it is pending.
-func (r refunder) due(c domain.Charge, id string) task {
-	refund, _ := c.Refund(id)
+// due is the refund while it is pending.
+func (r refunder) due(c domain.Charge) task {
+	refund, _ := c.Refund(r.refundID)
 	if refund.Status != domain.RefundStatusPending {
 		return task{}
 	}
-	return task{"refund", func(ctx context.Context, s ledger.Stream) ([]domain.Event, error) { return r.run(ctx, s, refund) }}
+	return task{name: "refund", run: func(ctx context.Context, s ledger.Stream) ([]domain.Event, error) { return r.run(ctx, s, refund) }}
 }
 
 // listed reads the provider's list, and decides by what it has of the refund.

@@ -21,23 +21,20 @@ type deliveryRun struct {
 	delivery *inbox.Delivery
 	version  int // of the event that the message names, 0 if it names none
 	stream   ledger.Stream
-	steps    []step
-	cancel   stepFunc // is due in place of a step, on request or at a deadline
-	idle     int      // iterations in a row that recorded nothing
-	ended    bool     // a commit has ended the delivery
+	idle     int  // iterations in a row that recorded nothing
+	ended    bool // a commit has ended the delivery
 
-	// due returns the task that is next, or the zero task. It is asked twice for each commit: about the charge
-	// as it will be, whether that commit also ends the delivery (record), and about the committed one (process).
-	// So it depends on the charge and on what this delivery has seen, and never on whether a commit succeeded.
+	// due returns the task that is next, or the zero task. record asks about the charge as its commit makes it:
+	// if nothing is due then, the commit also ends the delivery. process asks again after the commit, and must
+	// get the same answer.
 	due func(domain.Charge) task
-	// readAgain forgets, after a lost race, what was read of the provider; nil if nothing was.
-	readAgain func()
 }
 
-// task is a step that is due.
+// task is what is due: a step, a refund, an observation or a subscriber.
 type task struct {
-	step string // one of HookedSteps, or a subscriber
-	run  stepFunc
+	name   string // one of HookedSteps, or the subscriber's
+	run    stepFunc
+	forget func() // is called if the events of run lost a race; nil if run remembers nothing that may be old then
 }
 
 // load reads the stream. The message was committed with the event that it names; a
@@ -45,17 +42,17 @@ type task struct {
 // waits. It also waits if a newer program wrote an event, since a newer worker is being
 // deployed. A charge whose first request is void has nothing to do and no merchant: the message
 // becomes a dead letter. ErrNotFound if the message names no version and there is no charge.
-func (r *deliveryRun) load(ctx context.Context, charge string) error {
-	s, err := r.streams(ctx, charge)
+func (r *deliveryRun) load(ctx context.Context, chargeID string) error {
+	s, err := r.streams(ctx, chargeID)
 	switch {
 	case errors.Is(err, domain.ErrUnknownType):
 		return &inbox.WaitError{Err: err}
 	case err != nil && (r.version == 0 || !errors.Is(err, ledger.ErrNotFound)):
 		return err
 	case s.Charge.Version < r.version:
-		return &inbox.WaitError{Err: fmt.Errorf("stream %s is read up to version %d, the message names version %d", charge, s.Charge.Version, r.version)}
+		return &inbox.WaitError{Err: fmt.Errorf("stream %s is read up to version %d, the message names version %d", chargeID, s.Charge.Version, r.version)}
 	case s.Charge.MerchantID == "":
-		return &inbox.DeadLetterError{Err: fmt.Errorf("stream %s: %w: its first event is void", charge, domain.ErrIllegal)}
+		return &inbox.DeadLetterError{Err: fmt.Errorf("stream %s: %w: its first event is void", chargeID, domain.ErrIllegal)}
 	}
 	r.stream = s
 	return nil
@@ -70,7 +67,7 @@ func (r *deliveryRun) process(ctx context.Context) error {
 			break
 		}
 		if err := r.withHook(ctx, t); err != nil {
-			return fmt.Errorf("%s: %w", t.step, err)
+			return fmt.Errorf("%s: %w", t.name, err)
 		}
 	}
 	return nil
@@ -79,15 +76,15 @@ func (r *deliveryRun) process(ctx context.Context) error {
 // maxIdle bounds how many iterations of a run in a row record nothing.
 const maxIdle = 10
 
-// do runs a step once and records its events. If another writer was first, to the stream's
+// do runs a task once and records its events. If another writer was first, to the stream's
 // next version, to the stock or to the key of a message, nothing is recorded and the stream is the
 // new one: process calls do again while there is still something to do.
 //
 // If we die here: between a lost race and the next commit nothing is recorded. The next
 // worker asks the provider, which remembers.
 // Test: TestLostRace_atEveryTry.
-func (r *deliveryRun) do(ctx context.Context, run stepFunc) error {
-	events, err := run(ctx, r.stream)
+func (r *deliveryRun) do(ctx context.Context, t task) error {
+	events, err := t.run(ctx, r.stream)
 	if len(events) > 0 {
 		commitErr := r.record(ctx, events)
 		if groupcommit.Constraint(commitErr) == "ledger_events_by_payment_intent" {
@@ -101,14 +98,16 @@ func (r *deliveryRun) do(ctx context.Context, run stepFunc) error {
 		if !rival && !ledger.IsConflict(commitErr) && !isOutOfStock(commitErr) {
 			return commitErr
 		}
-		if err = r.load(ctx, r.stream.ID); r.readAgain != nil {
-			r.readAgain()
+		if t.forget != nil {
+			t.forget()
 		}
+		err = r.load(ctx, r.stream.ID)
 	}
 	if err != nil {
 		return err
 	}
-	if r.idle++; r.idle > maxIdle { // no attempt is counted: the message is not the reason
+	r.idle++
+	if r.idle > maxIdle { // no attempt is counted: the message is not the reason
 		return &inbox.WaitError{Err: errors.New("the worker recorded nothing: other writers were first at every try")}
 	}
 	return nil
@@ -121,13 +120,13 @@ var takenFailure = domain.Failure{Code: domain.ProviderRefused, Message: "the pa
 // withHook runs a step under OnStep.
 func (r *deliveryRun) withHook(ctx context.Context, t task) (err error) {
 	if r.OnStep == nil {
-		return r.do(ctx, t.run)
+		return r.do(ctx, t)
 	}
-	ctx, done := r.OnStep(ctx, t.step)
+	ctx, done := r.OnStep(ctx, t.name)
 	before := r.stream.Charge.Version
 	err = errors.New("the step panicked")
 	defer func() { done(err != nil || r.stream.Charge.Version != before, err) }()
-	err = r.do(ctx, t.run)
+	err = r.do(ctx, t)
 	return err
 }
 
@@ -135,8 +134,8 @@ func (r *deliveryRun) withHook(ctx context.Context, t task) (err error) {
 // about webhook events in one transaction. The commit after which nothing is left to do also ends
 // the delivery. An event that the charge does not allow makes a dead letter.
 //
-// An unknown outcome ends the run. The handler runs again only after a new claim has committed, and that commit
-// waits for the synchronous standby: so the standby has all that the next run reads.
+// An unknown outcome ends the run. The next run begins after a new claim, whose commit waited for the synchronous
+// standby: so the standby has all that the next run reads.
 func (r *deliveryRun) record(ctx context.Context, events []domain.Event) error {
 	b := &pgx.Batch{}
 	next, err := r.queue(b, events)
@@ -169,7 +168,7 @@ func (r *deliveryRun) queue(b *pgx.Batch, events []domain.Event) (ledger.Stream,
 		return next, err
 	}
 	for _, e := range next.Events[r.stream.Charge.Version:] {
-		for _, s := range r.steps {
+		for _, s := range r.steps(nil) { // none of them runs here
 			if s.queueRows != nil {
 				s.queueRows(b, r.stream.Charge, e.Event)
 			}

@@ -41,9 +41,9 @@ type step struct {
 	// An error beside events is returned once the events are recorded.
 	run stepFunc
 
-	// queueRows, where set, queues the rows of the step beside the ledger. What an event of any
-	// step changes in them is committed with the event; so the rejection of a later step
-	// returns stock without knowing of stock. c is the charge before all events of the decision.
+	// queueRows, where set, queues the rows of the step beside the ledger. It is called for every
+	// event of every step, so stock is returned also if a later step rejects the charge. c is the
+	// charge before all events of the decision.
 	queueRows func(b *pgx.Batch, c domain.Charge, e domain.Event)
 }
 
@@ -62,14 +62,14 @@ type Receiver struct {
 // Receivers are all receivers of the worker.
 func (f *Fulfillment) Receivers() []Receiver {
 	isResend := func(name string) bool { return name == TypeResend }
-	isOutcome := func(name string) bool { return domain.EventTypeNamed(name).Webhook != "" || isResend(name) }
+	isAboutWebhook := func(name string) bool { return domain.EventTypeNamed(name).Webhook != "" || isResend(name) }
 	// Every message of a charge reads the same stream, so a dead letter must not keep a
 	// cancellation or an event of the provider from being seen. A refund has a key of its own.
-	receivers := []Receiver{{ChargeReceiver, domain.Topic, isAboutCharge, inbox.Pass, f.charge}}
+	receivers := []Receiver{{ChargeReceiver, domain.Topic, isAboutCharge, inbox.Pass, f.handleCharge}}
 	for _, s := range f.subscribers() {
-		receivers = append(receivers, Receiver{s.name, "", isOutcome, s.deadLetters, f.subscriberHandler(s)})
+		receivers = append(receivers, Receiver{s.name, "", isAboutWebhook, s.deadLetters, f.subscriberHandler(s)})
 	}
-	again := subscriber{name: domain.Notification, step: f.notification}
+	again := subscriber{name: domain.Notification, run: f.notification}
 	receivers = append(receivers, Receiver{ResendReceiver, "", isResend, inbox.Pass, f.subscriberHandler(again)})
 	for i, r := range receivers {
 		receivers[i].Handle = func(ctx context.Context, d *inbox.Delivery) error {

@@ -66,7 +66,7 @@ type Answer struct {
 // Request tells apart the requests under one key.
 type Request struct {
 	// Fingerprint is the same for requests that are the same, see the function of that name. An answer that
-	// is stored with an empty one is that of every request.
+	// is stored with an empty one is replayed to any request.
 	Fingerprint []byte
 	// Canonical is the request as canonical JSON, see Content. It is kept as long as the answer, to name the
 	// members in which another request differs; nil if it is not kept.

@@ -103,7 +103,8 @@ func (o HTTPOptions) serve(db Beginner, w http.ResponseWriter, r *http.Request, 
 	var body []byte
 	key := Key{Scope: o.Scope(r), Operation: "HTTP"} // for all methods: another one under a key is another request
 	value, err := ParseKey(r.Header.Values(HeaderKey))
-	if key.Value = value; err == nil {
+	key.Value = value
+	if err == nil {
 		body, err = o.readBody(w, r)
 	}
 	if err == nil {

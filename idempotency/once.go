@@ -103,7 +103,7 @@ func (o Options) inTransaction(ctx context.Context, db Beginner, key Key, reques
 		b := &pgx.Batch{}
 		b.Queue(setLockTimeout)
 		// Without an answer, as a tombstone is. No other transaction sees it.
-		b.Queue(insertAnswer, key.Scope, key.Operation, key.Value, present(request.Fingerprint), request.Canonical, http.StatusOK, "{}", nil, expires)
+		b.Queue(insertAnswer, key.Scope, key.Operation, key.Value, nonNull(request.Fingerprint), request.Canonical, http.StatusOK, "{}", nil, expires)
 		b.Queue(restoreLockTimeout)
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return Answer{}, notCommitted(err)
@@ -159,7 +159,7 @@ func commit(ctx context.Context, tx, savepoint pgx.Tx, key Key, answer Answer) e
 	} else if err != nil {
 		return notCommitted(err)
 	}
-	stored, err := tx.Exec(ctx, storeAnswer, key.Scope, key.Operation, key.Value, answer.StatusCode, answer.headers(), present(answer.Body))
+	stored, err := tx.Exec(ctx, storeAnswer, key.Scope, key.Operation, key.Value, answer.StatusCode, answer.headers(), nonNull(answer.Body))
 	if err != nil {
 		return notCommitted(err)
 	}

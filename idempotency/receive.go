@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"time"
 
@@ -35,19 +34,18 @@ type Options struct {
 
 const (
 	readTimeout = 5 * time.Second        // of a read, which waits for the standby where commits do
-	rivalPause  = 100 * time.Millisecond // longer than a try waits for a lock, so most connections are left to others
+	rivalPause  = 100 * time.Millisecond // longer than a try waits for a lock: most of the time a waiting request holds no connection
 
-	// maxTries bounds the commits of one request: one, unless a rival commits between the read and the claim, the
-	// work loses its own race, or the outcome is unknown. A try without an answer of the database counts as
-	// failureTries.
+	// maxTries bounds the tries of one request: a lost race counts as one, a try without an answer of the database as
+	// failureTries. A try that met a rival in flight does not count: Wait bounds those.
 	maxTries     = 16
 	failureTries = 4
 )
 
 // Work carries out a request: it queues its writes on the batch and returns the answer, which the same batch stores.
-// It must not write elsewhere, queue transaction control, or use what its statements return: that comes after the
-// answer is stored. It is called again after each lost race, with an empty batch and the same now, which is the
-// database's time. One of these calls is committed, or none. An error commits nothing and leaves the key free.
+// It must not write elsewhere or queue transaction control. The answer cannot depend on what its statements return:
+// it is stored before they run. It is called again after each lost race, with an empty batch and the same now, which
+// is the database's time. One of these calls is committed, or none. An error commits nothing and leaves the key free.
 type Work func(ctx context.Context, b *pgx.Batch, now time.Time) (Answer, error)
 
 // Receive replays the answer of the key, or commits the work in one batch that begins with the claim of the key: in
@@ -60,18 +58,18 @@ type Work func(ctx context.Context, b *pgx.Batch, now time.Time) (Answer, error)
 // If we die here: before the commit nothing is stored and the same request runs from the start; after it the same
 // request is answered from the key. Test: TestPromises.
 func Receive(ctx context.Context, db groupcommit.DB, key Key, request Request, o Options, work Work) (Result, error) {
-	return o.replayOrTry(ctx, db, key, request, func(now, expires time.Time, again bool) (Answer, error) {
-		b := &pgx.Batch{}
-		answer, err := work(ctx, b, now)
+	return o.replayOrTry(ctx, db, key, request, func(now, expires time.Time, retry bool) (Answer, error) {
+		writes := &pgx.Batch{}
+		answer, err := work(ctx, writes, now)
 		if err != nil {
 			return Answer{}, workError{err}
 		}
-		Claim(b, key, request, answer, expires)
-		all, last := b.QueuedQueries, b.Len()-1 // the claim, which goes first: a taken key refuses the batch before it writes
-		b.QueuedQueries = slices.Insert(all[:last], 0, all[last])
-		if again { // a retry may collide again, and its whole group would be refused: it has a transaction of its own
+		b := &pgx.Batch{}
+		Claim(b, key, request, answer, expires) // a taken key refuses the batch before it writes
+		b.QueuedQueries = append(b.QueuedQueries, writes.QueuedQueries...)
+		if retry { // it may collide again, and its whole group would be refused: it has a transaction of its own
 			b.Queue(`-- idempotency.Receive
-select`) // undeclared, which keeps the batch out of a group
+select`) // a statement that is not declared (groupcommit.Statement) keeps the batch out of a group
 		}
 		return answer, db.Commit(ctx, b)
 	})
@@ -83,25 +81,17 @@ type workError struct{ error }
 func (e workError) Unwrap() error { return e.error }
 
 // replayOrTry is the idempotent receiver: it reads the key, and replays its answer or tries the work, until the key
-// has an answer or no further try may help. try commits the work and its answer, or returns why it did not; again
-// says that there was a try before.
-//
-//	the key is found                   Replay
-//	the server refuses the read        ErrUnknown
-//	the work returns an error          that error, or ErrUnknown if the outcome of a try before is unknown
-//	a rival has claimed the key, or    again, maxTries times
-//	the work has lost its own race
-//	a rival is claiming the key        a pause without a connection until Wait is over, then ErrInFlight
-//	the commit is refused otherwise    its error, or ErrUnknown as above
-//	no answer, or no server            again, maxTries / failureTries times, then ErrUnknown
-func (o Options) replayOrTry(ctx context.Context, q groupcommit.Querier, key Key, request Request, try func(now, expires time.Time, again bool) (Answer, error)) (Result, error) {
+// has an answer or no other try may help (verdict). After maxTries the error is ErrUnknown. try commits the work and
+// its answer, or returns why it did not; retry says that there was a try before.
+func (o Options) replayOrTry(ctx context.Context, q groupcommit.Querier, key Key, request Request, try func(now, expires time.Time, retry bool) (Answer, error)) (Result, error) {
 	if err := key.validate(); err != nil {
 		return Result{}, err
 	}
-	var now time.Time                                        // the same for all tries, of which one commits
-	var unknown, again bool                                  // whether a try before may still become durable; whether there was one
+	var now time.Time     // the same for all tries, of which one commits
+	maybeDurable := false // a try before has an unknown outcome
+	retry := false
 	began, wait := time.Now(), cmp.Or(o.Wait, 5*time.Second) //nolint:forbidigo // they decide only how long a rival is waited for
-	for tries := 1; ; tries++ {
+	for tries := 0; ; {
 		state, err := o.ReadKey(ctx, q, key)
 		wasRead := err == nil
 		if wasRead && state.Found {
@@ -111,33 +101,46 @@ func (o Options) replayOrTry(ctx context.Context, q groupcommit.Querier, key Key
 			now = cmp.Or(now, state.Now)
 			expires := now.Add(cmp.Or(max(o.Retention, 0), 24*time.Hour)).Truncate(time.Second)
 			var answer Answer
-			if answer, err = try(now, expires, again); err == nil {
+			if answer, err = try(now, expires, retry); err == nil {
 				return Result{Answer: answer, ExpiresAt: expires}, nil
 			}
-			unknown, again = unknown || groupcommit.OutcomeOf(err) == groupcommit.Unknown, true
+			maybeDurable, retry = maybeDurable || groupcommit.OutcomeOf(err) == groupcommit.Unknown, true
 		}
-		outcome, left := groupcommit.OutcomeOf(err), wait-time.Since(began)   //nolint:forbidigo // as above
-		pause := rand.N(time.Duration(min(tries, 5)) * 20 * time.Millisecond) //nolint:gosec // jitter, so that rivals do not meet again
-		switch failed, ofWork := errors.AsType[workError](err); {
-		case ofWork:
-			return Result{}, errorAfter(unknown, failed.error)
-		case !wasRead && outcome == groupcommit.Refused: // the key may have an answer
-			return Result{}, errorAfter(true, err)
-		case isInFlight(err) && left <= 0:
-			return Result{}, errorAfter(unknown, ErrInFlight)
-		case isInFlight(err): // its commit, or ours, goes on
-			tries--
+		left := wait - time.Since(began) //nolint:forbidigo // as above
+		cost, failed := o.verdict(err, wasRead, maybeDurable, left)
+		if failed != nil {
+			return Result{}, failed
+		}
+		pause := rand.N(time.Duration(min(tries+1, 5)) * 20 * time.Millisecond) //nolint:gosec // jitter, so that rivals do not meet again
+		if cost == 0 {
 			pause = min(pause+rivalPause, left)
-		case wasRead && (groupcommit.Constraint(err) == onceConstraint || o.IsConflict != nil && o.IsConflict(err) || outcome == groupcommit.Locked): // a rival was first
-		case outcome == groupcommit.Refused, errors.Is(err, groupcommit.ErrNotSent): // ErrNotSent: it used up its time in the queue
-			return Result{}, errorAfter(unknown, err)
-		default:
-			tries += failureTries - 1
 		}
+		tries += cost
 		if tries >= maxTries || !loop.Pause(ctx, pause, nil) {
 			return Result{}, errorAfter(true, cmp.Or(context.Cause(ctx), err))
 		}
 	}
+}
+
+// verdict decides what follows a read or a try that failed: the error of the request; or another try, and what that
+// costs of maxTries. left is what is left of Wait.
+func (o Options) verdict(err error, wasRead, maybeDurable bool, left time.Duration) (cost int, failed error) {
+	outcome := groupcommit.OutcomeOf(err)
+	switch work, ofWork := errors.AsType[workError](err); {
+	case ofWork:
+		return 0, errorAfter(maybeDurable, work.error)
+	case !wasRead && outcome == groupcommit.Refused: // the key may have an answer
+		return 0, errorAfter(true, err)
+	case isInFlight(err) && left <= 0:
+		return 0, errorAfter(maybeDurable, ErrInFlight)
+	case isInFlight(err): // a rival's commit, or that of a try before, goes on
+		return 0, nil
+	case wasRead && (groupcommit.Constraint(err) == onceConstraint || o.IsConflict != nil && o.IsConflict(err) || outcome == groupcommit.Locked): // a rival was first
+		return 1, nil
+	case outcome == groupcommit.Refused, errors.Is(err, groupcommit.ErrNotSent): // ErrNotSent: it used up its time in the queue
+		return 0, errorAfter(maybeDurable, err)
+	}
+	return failureTries, nil // no answer, or no server
 }
 
 // ReadKey reads a key by Read, as a replay does. If groupcommit.OutcomeOf(err) is Refused, reading again does not help.
@@ -155,7 +158,7 @@ func (o Options) ReadKey(ctx context.Context, q groupcommit.Querier, key Key) (K
 	return state, err
 }
 
-// errorAfter marks an error as ErrUnknown if an earlier commit may still become durable.
+// errorAfter marks an error as ErrUnknown if it is unknown whether the key has an answer.
 func errorAfter(unknown bool, err error) error {
 	if unknown {
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
@@ -167,7 +170,7 @@ func errorAfter(unknown bool, err error) error {
 const onceConstraint = "idempotency_keys_once"
 
 // isInFlight reports whether a commit was refused because another one under the key did not end in time. The server
-// names the index at which a commit waited, so a lock of the work itself does not count.
+// names what the commit waited for: a lock of the work itself does not count.
 func isInFlight(err error) bool {
 	refusal, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && groupcommit.OutcomeOf(err) == groupcommit.Locked && strings.Contains(refusal.Where, onceConstraint)

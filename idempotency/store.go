@@ -39,11 +39,11 @@ select *
 // taken key refuses the whole batch. If a rival is claiming the key, the batch waits for the rival's outcome, at
 // most for the session's lock time-out.
 func Claim(b *pgx.Batch, key Key, r Request, a Answer, expires time.Time) {
-	b.Queue(insertAnswer, key.Scope, key.Operation, key.Value, present(r.Fingerprint), r.Canonical, a.StatusCode, a.headers(), present(a.Body), expires)
+	b.Queue(insertAnswer, key.Scope, key.Operation, key.Value, nonNull(r.Fingerprint), r.Canonical, a.StatusCode, a.headers(), nonNull(a.Body), expires)
 }
 
-// present is a value that is not null, also if it is empty.
-func present(value []byte) []byte { return append([]byte{}, value...) }
+// nonNull is a value that pgx does not send as null, also if it is nil.
+func nonNull(value []byte) []byte { return append([]byte{}, value...) }
 
 // headers is the stored form of the headers.
 func (a Answer) headers() string {
@@ -124,7 +124,8 @@ func keysQuery(states []*KeyState) (args []any, scan func(pgx.Rows) error) {
 		_, err := pgx.ForEachRow(rows, []any{
 			&n, &s.Now, &s.Found, &s.Fingerprint, &s.Canonical, &s.StatusCode, &header, &s.Body, &s.CreatedAt, &s.ExpiresAt, &s.Expired,
 		}, func() (err error) {
-			if s.Key, s.Header = states[n-1].Key, nil; header != nil {
+			s.Key, s.Header = states[n-1].Key, nil
+			if header != nil {
 				err = json.Unmarshal(header, &s.Header)
 			}
 			*states[n-1] = s
@@ -134,8 +135,8 @@ func keysQuery(states []*KeyState) (args []any, scan func(pgx.Rows) error) {
 	}
 }
 
-// expireKeys makes tombstones of expired keys. now() is not later than clock_timestamp() and, unlike it, can bound
-// an index scan. The update is by ctid, which no other transaction can change while the row is locked: a join by key may read the
+// expireKeys makes tombstones of expired keys. It compares with now(), which can bound an index scan, as
+// clock_timestamp() cannot. It updates by ctid, which stays while the row is locked: a join by key may read the
 // whole table.
 const expireKeys = `
 -- idempotency.expireKeys

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/ledger"
@@ -40,25 +42,20 @@ func (e *OrderTakenError) Error() string { return "the order has the charge " + 
 // new. With OneChargePerOrder it reads the order too, and the charge that holds it. Errors:
 // domain.ErrInvalid, ErrExpiresInPast, those of idempotency.Receive, and *OrderTakenError without r.Refuse's answer.
 func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, c Charge) (idempotency.Result, error) {
-	request, err := c.request(account)
+	request, err := c.firstEvent(account)
 	if err != nil {
 		return idempotency.Result{}, err
 	}
 	request.Reference = reference(account.MerchantID, r.Key)
-	return in.do(ctx, account, r, func(ctx context.Context, now time.Time, write writer) (idempotency.Answer, error) {
+	return in.accept(ctx, account, r, func(ctx context.Context, now time.Time) (decision, error) {
 		if at := request.ExpiresAt; !at.IsZero() && !now.Before(at) {
-			return idempotency.Answer{}, fmt.Errorf("accept a charge until %s: %w", at, ErrExpiresInPast)
+			return decision{}, fmt.Errorf("accept a charge until %s: %w", at, ErrExpiresInPast)
 		}
 		if err := in.checkOrder(ctx, account, c.OrderID); err != nil {
-			return idempotency.Answer{}, err
+			return decision{}, err
 		}
-		id := newID(now) // the order of the list is that of the ids
-		events, refused := domain.Open(request)
-		stream, err := write(ledger.New(id), events, refused)
-		if err != nil {
-			return idempotency.Answer{}, err
-		}
-		return accepted("/v1/charges/"+id, stream.View()), nil
+		events, err := domain.Open(request)
+		return decision{stream: ledger.New(newID(now)), events: events}, err
 	})
 }
 
@@ -99,8 +96,8 @@ func (in *Intake) checkOrder(ctx context.Context, account Account, order string)
 // free for a corrected request. Nor does it replace the stored answer to an accepted one.
 var ErrExpiresInPast = errors.New("the charge expires in the past")
 
-// request is the first event of the charge, without its reference.
-func (c Charge) request(a Account) (domain.ChargeRequested, error) {
+// firstEvent is the first event of the charge, without its reference.
+func (c Charge) firstEvent(a Account) (domain.ChargeRequested, error) {
 	var expires time.Time
 	if c.ExpiresAt != nil {
 		at, err := time.Parse(time.RFC3339, *c.ExpiresAt)
@@ -122,16 +119,13 @@ func (c Charge) request(a Account) (domain.ChargeRequested, error) {
 // Errors without an answer of r.Refuse: ledger.ErrNotFound, domain.ErrFinished, and those
 // of idempotency.Receive.
 func (in *Intake) CancelCharge(ctx context.Context, account Account, r Request, chargeID string) (idempotency.Result, error) {
-	return in.do(ctx, account, r, func(ctx context.Context, _ time.Time, write writer) (idempotency.Answer, error) {
+	return in.accept(ctx, account, r, func(ctx context.Context, _ time.Time) (decision, error) {
 		stream, err := in.load(ctx, account, chargeID)
 		if err != nil {
-			return idempotency.Answer{}, err
+			return decision{}, err
 		}
-		events, refused := stream.Charge.RequestCancel() // none while it is being canceled: only the key is stored
-		if stream, err = write(stream, events, refused); err != nil {
-			return idempotency.Answer{}, err
-		}
-		return accepted("/v1/charges/"+chargeID, stream.View()), nil
+		events, err := stream.Charge.RequestCancel() // none while it is being canceled
+		return decision{stream: stream, events: events}, err
 	})
 }
 
@@ -140,6 +134,6 @@ func (in *Intake) CancelCharge(ctx context.Context, account Account, r Request, 
 // has expired, and for one that was abandoned before and has expired it is idempotency.ErrExpired.
 func (in *Intake) Abandon(ctx context.Context, account Account, r Request, answer idempotency.Answer) error {
 	r.Fingerprint, r.Canonical = nil, nil
-	_, err := in.do(ctx, account, r, func(context.Context, time.Time, writer) (idempotency.Answer, error) { return answer, nil })
+	_, err := in.receive(ctx, account, r, func(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) { return answer, nil })
 	return err
 }

@@ -1,6 +1,6 @@
-// Package intake accepts requests: it turns a valid request under an idempotency key
-// into one commit of four writes: the key with its finished answer, the events, their
-// postings and the message that wakes a worker. It owns no table.
+// Package intake accepts requests: it turns a valid request under an idempotency key into
+// one commit: the key with its finished answer, the events, their postings, the hold on the
+// order if the charge asks for one, and the message that wakes a worker. It owns no table.
 //
 // # Guarantees
 //
@@ -60,8 +60,8 @@ type Account struct {
 	OneChargePerOrder bool
 }
 
-// Request identifies a request by Key and Fingerprint: under one key another fingerprint is
-// another request, idempotency.ErrReused. The other fields are not compared.
+// Request identifies a request by Key and Fingerprint: the same key with another fingerprint
+// is idempotency.ErrReused. The other fields are not compared.
 type Request struct {
 	Key idempotency.Key // its scope becomes the account's merchant
 	idempotency.Request
@@ -82,36 +82,42 @@ type Request struct {
 	Refuse func(error) (answer idempotency.Answer, ok bool)
 }
 
-// writer queues the writes of a decision on a stream, unless the charge refused it: the events, their
-// postings and the message that names the last event for the worker. Without events it writes
-// nothing.
-type writer func(s ledger.Stream, events []domain.Event, refused error) (ledger.Stream, error)
+// decision is what a request does to a stream: the events that it appends, none if nothing changes.
+type decision struct {
+	stream ledger.Stream
+	events []domain.Event
+	refund string // the id of the refund that the answer shows; empty for the charge
+}
 
-// do receives a request for work that reads and writes as the account's merchant, at a time
-// of the database's clock. The key is claimed before the other writes, with the answer of the
-// work.
+// accept receives a request about which decide decides, at a time of the database's clock. One commit claims the
+// key with the answer and, if there are events, writes them, their postings and the message that names the last one.
 //
-// If we die here: before the commit nothing is stored and the client's retry runs from
-// the start; after it the client's retry is answered from the key.
-// Test: TestWalk in e2e.
-func (in *Intake) do(ctx context.Context, account Account, r Request, work func(ctx context.Context, now time.Time, write writer) (idempotency.Answer, error)) (idempotency.Result, error) {
-	o, db := in.Options, observedDB{in.DB.Tenant(account.MerchantID), in.OnCommit}
-	o.Wait, o.IsConflict = cmp.Or(r.Wait, o.Wait), ledger.IsConflict
-	r.Key.Scope = account.MerchantID
-	return idempotency.Receive(ctx, db, r.Key, r.Request, o, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
-		answer, err := work(ctx, now, func(s ledger.Stream, events []domain.Event, refused error) (ledger.Stream, error) {
-			if refused != nil || len(events) == 0 {
-				return s, refused
-			}
-			return r.write(b, s, events, now.Truncate(time.Millisecond))
-		})
+// If we die here: before the commit nothing is stored and the client's retry runs from the start; after it the
+// client's retry is answered from the key. Test: TestWalk in e2e.
+func (in *Intake) accept(ctx context.Context, account Account, r Request, decide func(ctx context.Context, now time.Time) (decision, error)) (idempotency.Result, error) {
+	return in.receive(ctx, account, r, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+		d, err := decide(ctx, now)
 		if err != nil && r.Refuse != nil {
 			if refusal, ok := r.Refuse(err); ok {
 				return refusal, nil
 			}
 		}
-		return answer, err
+		if err == nil && len(d.events) > 0 {
+			d.stream, err = r.write(b, d.stream, d.events, now.Truncate(time.Millisecond))
+		}
+		if err != nil {
+			return idempotency.Answer{}, err
+		}
+		return d.answer(), nil
 	})
+}
+
+// receive receives a request for work that reads and writes as the account's merchant.
+func (in *Intake) receive(ctx context.Context, account Account, r Request, work idempotency.Work) (idempotency.Result, error) {
+	o, db := in.Options, observedDB{in.DB.Tenant(account.MerchantID), in.OnCommit}
+	o.Wait, o.IsConflict = cmp.Or(r.Wait, o.Wait), ledger.IsConflict
+	r.Key.Scope = account.MerchantID
+	return idempotency.Receive(ctx, db, r.Key, r.Request, o, work)
 }
 
 // observedDB reports its commits.
@@ -158,8 +164,12 @@ func (in *Intake) load(ctx context.Context, account Account, chargeID string) (l
 	return s, err
 }
 
-// accepted is the answer 202 with the state of what was accepted.
-func accepted(location string, view any) idempotency.Answer {
+// answer is 202 with the state of the charge, or of its refund.
+func (d decision) answer() idempotency.Answer {
+	location, view := "/v1/charges/"+d.stream.ID, any(d.stream.View())
+	if refund, found := d.stream.Charge.Refund(d.refund); found {
+		location, view = location+"/refunds/"+refund.ID, d.stream.Charge.RefundView(refund)
+	}
 	body, _ := json.Marshal(view) // texts, numbers and times have no error
 	return idempotency.Answer{
 		StatusCode: http.StatusAccepted, Body: append(body, '\n'),
@@ -168,7 +178,7 @@ func accepted(location string, view any) idempotency.Answer {
 }
 
 // newID makes an id of a charge that begins with a time of the database's clock: a UUIDv7 (RFC 9562)
-// with the microseconds. Its order is that of the list of charges, and new rows share index pages.
+// with the microseconds. The list of charges sorts by id, and new rows share index pages.
 func newID(now time.Time) string {
 	id := uuid.New()
 	micros := now.Nanosecond() / int(time.Microsecond) % 1000
@@ -181,8 +191,8 @@ func newID(now time.Time) string {
 // so a lock on the table holds no more connections. A scope is a merchant, and each key is
 // read as the merchant of its scope.
 //
-// A read in flight goes on when its callers have left: given up, its session would wait on in the server,
-// and the pool would open another.
+// A read in flight goes on when its callers have left: to cancel it would close the connection, while its session
+// still waits in the server.
 func BatchedRead(db *postgres.DB, most int) func(ctx context.Context, _ groupcommit.Querier, key idempotency.Key) (idempotency.KeyState, error) {
 	reads := postgres.NewReads(most, func(ctx context.Context, keys []idempotency.Key) ([]idempotency.KeyState, error) {
 		states, scopes := make([]idempotency.KeyState, len(keys)), map[string][]*idempotency.KeyState{}

@@ -31,19 +31,15 @@ type Refund struct {
 func (in *Intake) RequestRefund(ctx context.Context, account Account, r Request, chargeID string, refund Refund) (idempotency.Result, error) {
 	id := "re_" + nameOf(account.MerchantID, r.Key)
 	request := domain.RefundRequested{RefundID: id, Amount: *cmp.Or(refund.Amount, new(int64)), Reason: refund.Reason, Notify: account.Notify}
-	return in.do(ctx, account, r, func(ctx context.Context, _ time.Time, write writer) (idempotency.Answer, error) {
+	return in.accept(ctx, account, r, func(ctx context.Context, _ time.Time) (decision, error) {
 		stream, err := in.load(ctx, account, chargeID)
 		if err != nil {
-			return idempotency.Answer{}, err
+			return decision{}, err
 		}
 		if increment := stream.Charge.Currency.Increment(); request.Amount%increment != 0 {
-			return idempotency.Answer{}, fmt.Errorf("refund %d of %s, not a multiple of %d: %w", request.Amount, chargeID, increment, ErrIncrement)
+			return decision{}, fmt.Errorf("refund %d of %s, not a multiple of %d: %w", request.Amount, chargeID, increment, ErrIncrement)
 		}
-		events, refused := stream.Charge.RequestRefund(request)
-		if stream, err = write(stream, events, refused); err != nil {
-			return idempotency.Answer{}, err
-		}
-		requested, _ := stream.Charge.Refund(id)
-		return accepted("/v1/charges/"+chargeID+"/refunds/"+id, stream.Charge.RefundView(requested)), nil
+		events, err := stream.Charge.RequestRefund(request)
+		return decision{stream, events, id}, err
 	})
 }

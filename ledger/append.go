@@ -15,12 +15,11 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 )
 
-// Cause says where an event comes from. It is stored with the event and is part of the
-// event's identity.
+// Cause says where an event comes from. It is stored with the event.
 type Cause struct {
 	// CorrelationID is shared by everything that one request led to.
 	CorrelationID string `json:"correlation_id"`
-	// CausationID is the request or the message that the decision answered.
+	// CausationID is the request or the message that the decision answered. The id of the event depends on it.
 	CausationID string `json:"causation_id"`
 	// Actor is the program or person that decided.
 	Actor string `json:"actor"`
@@ -75,13 +74,14 @@ func Writes() []groupcommit.Statement {
 
 // Append queues events after the last event of s, with the postings that they cause and the
 // hold on an order, and returns the stream as it is once the batch has committed. It does no
-// I/O. The error is domain.ErrIllegal, wrapped, for an event that the charge does not allow.
+// I/O. The error is domain.ErrIllegal, wrapped, for an event that the charge does not allow. After an
+// error the batch must not be committed: it may hold a part of the events.
 //
 // The commit is refused as a whole, with an error for which IsConflict is true, if the stream in the
 // database has an event at one of these versions, or lacks the last event of s.
 //
-// Load s before the first write of the commit: then a later version has a later transaction id, in
-// whose order followers and the feed read.
+// Load s before the first write of the commit. Then no version has a smaller transaction id than the
+// version before it, and followers and the feed, which read in the order of these ids, see it later.
 func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream, error) {
 	metadata, _ := json.Marshal(cause) // texts have no error
 	var at *time.Time
@@ -153,8 +153,8 @@ func queueOrderHold(b *pgx.Batch, s Stream, e domain.Event) {
 
 // eventID returns the same id for the same decision made twice, and another id for the
 // next event of the same type: UUIDv5 (RFC 9562) of the stream, the type, the number of
-// events of the type before it, and the cause. The id of a request is the same with version
-// 8: the api may append requests only, so no id that it makes is that of another event.
+// events of the type before it, and the cause. The id of a request has version 8 in place of 5: the
+// api may append requests only, so a stolen one cannot take the id of a worker's event.
 func eventID(s Stream, causation, name string) uuid.UUID {
 	// The namespace is stored data and never changes.
 	namespace := uuid.UUID{0x70, 0x61, 0x79, 0x6f, 0x6e, 0x63, 0x65, 0x00, 0x80, 0, 0, 0, 0, 0, 0, 1}

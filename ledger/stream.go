@@ -22,7 +22,7 @@
 // Events have no order between streams: position is the order of inserts, and readers follow
 // the order of transaction ids. Neither is the order of commits.
 //
-// Tables: ledger_events, ledger_postings, held_orders, restore_mark; the schema has those of package books too.
+// Tables: ledger_events, ledger_postings, held_orders, restore_mark.
 package ledger
 
 import (
@@ -43,9 +43,12 @@ import (
 //go:embed schema.sql
 var schema string
 
-// Schema returns the SQL that creates the tables of this package in an empty database. It
-// runs once, in a transaction.
-func Schema() string { return schema }
+//go:embed books.sql
+var books string
+
+// Schema returns the SQL that creates the tables of this package, and those of package books, in an
+// empty database. It runs once, in a transaction.
+func Schema() string { return schema + books }
 
 // ErrNotFound is returned for a stream without events.
 var ErrNotFound = errors.New("no such charge")
@@ -157,8 +160,8 @@ func readStreams(ctx context.Context, q postgres.Querier, ids []string) (map[str
 }
 
 // Each reads and folds streams and calls visit with each of them, in the order of ids, until visit returns
-// false. For a stream that this program cannot read visit gets what stands before the first unreadable
-// event, and why: an event of a newer program, more bytes than a program holds, or ErrNotFound. The
+// false. For a stream that this program cannot read visit gets the events before the first unreadable
+// one, and the error: an event of a newer program, more bytes than a program holds, or ErrNotFound. The
 // error of Each is that of the database.
 func Each(ctx context.Context, q postgres.Querier, ids []string, visit func(s Stream, unreadable error) bool) error {
 	for n := len(ids); len(ids) > 0; n = min(n, len(ids)) {

@@ -100,7 +100,8 @@ func ReadFeed(ctx context.Context, r postgres.Querier, merchant, after string, l
 	}
 	page.Next = after
 	read := len(page.Data) + len(page.Unreadable)
-	if page.HasMore = read < len(events); read > 0 {
+	page.HasMore = read < len(events)
+	if read > 0 {
 		page.Next = events[read-1].ID
 	}
 	return page, nil

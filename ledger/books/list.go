@@ -101,7 +101,8 @@ func ListCharges(ctx context.Context, r postgres.Querier, q ListQuery) (ChargePa
 			page.Next = ""
 			return page, nil
 		case full, len(ids) < n, folded >= maxFolded:
-			if page.HasMore = true; !full {
+			page.HasMore = true
+			if !full {
 				page.Next = before
 			}
 			return page, nil
