@@ -116,8 +116,8 @@ func TestRefunds_endWithTheErrorOfAPage(t *testing.T) {
 		"a second page that is no list":           {[]string{list(true, refund(1)), `{}`}, 2, 1},
 		"that ignores the cursor":                 {[]string{list(true, refund(1), refund(2))}, 2, 2},
 		"that goes round":                         {[]string{list(true, refund(1)), list(true, refund(2)), list(true, refund(1))}, 3, 2},
-		"that turns back in the middle of a page": {[]string{list(true, refund(1), refund(2)), list(true, refund(3), refund(1))}, 2, 2},
-		"that has one object twice in a page":     {[]string{list(false, refund(1), refund(1))}, 1, 0},
+		"that turns back in the middle of a page": {[]string{list(true, refund(1), refund(2)), list(true, refund(3), refund(1))}, 2, 3},
+		"that has one object twice in a page":     {[]string{list(false, refund(1), refund(1))}, 1, 1},
 	} {
 		asked := 0
 		p := newProvider(t, func(w http.ResponseWriter, r *http.Request) {
