@@ -79,9 +79,7 @@ func TestDecode(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	for name, e := range stored() {
 		data, err := json.Marshal(e)
-		if err != nil {
-			f.Fatal(err)
-		}
+		testrun.Must(f, err)
 		f.Add(name, data)
 	}
 	f.Add("merchant.notified.v1", []byte(`{"event_id":"e","type":"refund.succeeded","version":7}`))
