@@ -36,10 +36,9 @@ type provider struct {
 	late  []*http.Request // calls that are executed after their clients stopped waiting
 }
 
-// fault is what happens at one of the next calls.
+// fault is what happens at one of the next calls, counted from 1.
 type fault struct {
-	at     int    // counted from 1
-	op     string // of these calls; all where empty
+	at     int
 	answer http.HandlerFunc
 }
 
@@ -47,7 +46,7 @@ func newProvider(t *testing.T) *provider {
 	t.Helper()
 	p := &provider{}
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p.answer(r)(w, r)
+		p.answer()(w, r)
 	}))
 	t.Cleanup(p.Close)
 	now := func() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }
@@ -66,27 +65,11 @@ func newClient(t *testing.T, base string) *stripe.Client {
 	return client
 }
 
-// operation names a request as the faults do.
-func operation(r *http.Request) string {
-	path := strings.Split(strings.TrimPrefix(r.URL.Path, "/v1/"), "/")
-	switch {
-	case len(path) == 3:
-		return path[2] // confirm, cancel
-	case r.Method == http.MethodPost && path[0] == "refunds":
-		return "refund"
-	case r.Method == http.MethodPost:
-		return "create"
-	}
-	return path[0] // refunds, disputes, payment_intents
-}
-
-func (p *provider) answer(r *http.Request) http.HandlerFunc {
+func (p *provider) answer() http.HandlerFunc {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.fault.op == "" || p.fault.op == operation(r) {
-		if p.fault.at--; p.fault.at == 0 {
-			return p.fault.answer
-		}
+	if p.fault.at--; p.fault.at == 0 {
+		return p.fault.answer
 	}
 	return p.sandbox.ServeHTTP
 }
@@ -146,12 +129,12 @@ func (p *provider) cutLate(w http.ResponseWriter, r *http.Request) {
 	cut(w, r)
 }
 
-// executeLate executes the calls that cutLate kept, all of them or those of an operation, at the sandbox.
-func (p *provider) executeLate(op string) {
+// executeLate executes the calls that cutLate kept, all of them or those about refunds, at the sandbox.
+func (p *provider) executeLate(refundsAlone bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.late = slices.DeleteFunc(p.late, func(r *http.Request) bool {
-		if op != "" && op != operation(r) {
+		if refundsAlone && !strings.HasSuffix(r.URL.Path, "/refunds") {
 			return false
 		}
 		p.sandbox.ServeHTTP(httptest.NewRecorder(), r)
@@ -162,7 +145,7 @@ func (p *provider) executeLate(op string) {
 // forgetKeys lets the time pass after which the provider forgets its keys. No refund is in flight for so long:
 // see Limits in docs/reference/provider.md.
 func (p *provider) forgetKeys() {
-	p.executeLate("refund")
+	p.executeLate(true)
 	p.ahead.Add(int64(25 * time.Hour))
 }
 

@@ -265,10 +265,6 @@ func runGo(t *testing.T, origin string) string {
 	c, ctx := stripego.NewClient("sk_test_1", stripego.WithBackends(&stripego.Backends{API: backend})), t.Context()
 	var said strings.Builder
 	say := func(words ...any) { fmt.Fprintln(&said, words...) }
-	must := func(err error) {
-		t.Helper()
-		testdb.Must(t, err)
-	}
 	intent := func(change func(*stripego.PaymentIntentCreateParams)) (*stripego.PaymentIntent, error) {
 		p := &stripego.PaymentIntentCreateParams{Amount: new(int64(1999)), Currency: new("eur"), PaymentMethod: new("pm_card_visa")}
 		change(p)
@@ -291,7 +287,7 @@ func runGo(t *testing.T, origin string) string {
 		p.Metadata = map[string]string{"charge_id": "ch_1"}
 		p.SetIdempotencyKey("create")
 	})
-	must(err)
+	testdb.Must(t, err)
 	say("create", i.Status, i.Amount, i.Currency, i.Metadata["charge_id"])
 	_, err = intent(func(p *stripego.PaymentIntentCreateParams) {
 		p.Amount = new(int64(2000))
@@ -299,21 +295,21 @@ func runGo(t *testing.T, origin string) string {
 	})
 	refused("key", err)
 	i, err = c.V1PaymentIntents.Confirm(ctx, i.ID, nil)
-	must(err)
+	testdb.Must(t, err)
 	say("confirm", i.Status, i.AmountReceived)
 	charge, err := c.V1Charges.Retrieve(ctx, i.LatestCharge.ID, nil)
-	must(err)
+	testdb.Must(t, err)
 	say("charge", charge.Status, charge.Paid, charge.AmountCaptured, charge.PaymentMethodDetails.Card.Last4)
 	r, err := c.V1Refunds.Create(ctx, &stripego.RefundCreateParams{PaymentIntent: &i.ID, Amount: new(int64(600))})
-	must(err)
+	testdb.Must(t, err)
 	r, err = c.V1Refunds.Retrieve(ctx, r.ID, nil)
-	must(err)
+	testdb.Must(t, err)
 	say("refund", r.Status, r.Amount, cmp.Or(string(r.Reason), "null"))
 	refunds := c.V1Refunds.List(ctx, &stripego.RefundListParams{PaymentIntent: &i.ID})
-	must(refunds.Err())
+	testdb.Must(t, refunds.Err())
 	say("refunds", "list", refunds.Meta().URL, refunds.Meta().HasMore, len(refunds.Data()))
 	charge, err = c.V1Charges.Retrieve(ctx, i.LatestCharge.ID, nil)
-	must(err)
+	testdb.Must(t, err)
 	say("charge", charge.AmountRefunded, charge.Refunded)
 
 	for _, wrong := range []struct {
@@ -336,19 +332,19 @@ func runGo(t *testing.T, origin string) string {
 
 	listed := []any{"intents"}
 	for i, err := range c.V1PaymentIntents.List(ctx, &stripego.PaymentIntentListParams{ListParams: stripego.ListParams{Limit: new(int64(1))}}).All(ctx) {
-		must(err)
+		testdb.Must(t, err)
 		listed = append(listed, i.Status)
 	}
 	say(listed...)
 	events := c.V1Events.List(ctx, &stripego.EventListParams{ListParams: stripego.ListParams{Limit: new(int64(3)), Single: true}})
-	must(events.Err())
+	testdb.Must(t, events.Err())
 	kinds := []any{"events", events.Meta().HasMore}
 	for _, e := range events.Data() {
 		kinds = append(kinds, e.Type)
 	}
 	say(kinds...)
 	e, err := c.V1Events.Retrieve(ctx, events.Data()[2].ID, nil)
-	must(err)
+	testdb.Must(t, err)
 	say("event", e.Data.Object["amount_refunded"])
 	return said.String()
 }
