@@ -260,7 +260,7 @@ func TestLoader(t *testing.T) {
 
 func TestFindByPaymentIntent(t *testing.T) {
 	t.Parallel()
-	db := testdb.Reused(t)
+	db := testdb.Open(t)
 	appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
 	appended(t, db, ledger.New("ch_2"), cause("a"), paid("globex", "pi_2")...)
 	appended(t, db, ledger.New("ch_3"), cause("a"), paid("acme", "pi_3")[:2]...)
