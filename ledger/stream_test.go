@@ -264,6 +264,15 @@ func TestFindByPaymentIntent(t *testing.T) {
 	appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
 	appended(t, db, ledger.New("ch_2"), cause("a"), paid("globex", "pi_2")...)
 	appended(t, db, ledger.New("ch_3"), cause("a"), paid("acme", "pi_3")[:2]...)
+
+	// The collation of the index is that of the comparison in the function, else it reads every event. An index that
+	// fits is used, however few events there are.
+	tx := testdb.Begin(t, db.Pool(), `set local enable_seqscan = off`)
+	_, err := ledger.FindByPaymentIntent(t.Context(), tx, "stripe", "pi_2")
+	if n := testdb.One[int](t, tx, `select pg_stat_get_xact_tuples_returned('ledger_events_by_payment_intent'::regclass)`); n != 1 || err != nil {
+		t.Errorf("it read %d entries of the index, want 1: %v", n, err)
+	}
+
 	for _, test := range []struct {
 		name, provider, intent string
 		want                   ledger.Owner
@@ -279,14 +288,6 @@ func TestFindByPaymentIntent(t *testing.T) {
 		if got != test.want || (err == nil) != (got != ledger.Owner{}) || err != nil && !errors.Is(err, ledger.ErrNotFound) {
 			t.Errorf("%s: found %+v, %v", test.name, got, err)
 		}
-	}
-
-	// The collation of the index is that of the comparison in the function, else it reads every event. An index that
-	// fits is used, however few events there are.
-	tx := testdb.Begin(t, db.Pool(), `set local enable_seqscan = off`)
-	_, err := ledger.FindByPaymentIntent(t.Context(), tx, "stripe", "pi_2")
-	if n := testdb.One[int](t, tx, `select pg_stat_get_xact_tuples_returned('ledger_events_by_payment_intent'::regclass)`); n != 1 || err != nil {
-		t.Errorf("it read %d entries of the index, want 1: %v", n, err)
 	}
 }
 
