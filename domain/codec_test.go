@@ -32,12 +32,12 @@ func TestStoredEvents(t *testing.T) {
 
 func TestDecode(t *testing.T) {
 	t.Parallel()
-	for _, newer := range [][2]string{ // of a newer program: a type, or a step
-		{"", `{}`}, {"charge.requested", `{}`}, {"charge.requested.v2", `{}`}, {"Charge.Requested.v1", `{}`}, {"ChargeRequested", `{}`},
-		{"charge.requested.v1", `{"amount":1,"steps":["inventory","rocket","payment"]}`},
+	for name, data := range map[string]string{ // of a newer program: a type, or a step
+		"": `{}`, "charge.requested": `{}`, "charge.requested.v2": `{}`, "Charge.Requested.v1": `{}`, "ChargeRequested": `{}`,
+		"charge.requested.v1": `{"amount":1,"steps":["inventory","rocket","payment"]}`,
 	} {
-		if _, err := domain.Decode(newer[0], []byte(newer[1])); !errors.Is(err, domain.ErrUnknownType) {
-			t.Errorf("%q: %v, want ErrUnknownType", newer, err)
+		if _, err := domain.Decode(name, []byte(data)); !errors.Is(err, domain.ErrUnknownType) {
+			t.Errorf("%q: %v, want ErrUnknownType", name, err)
 		}
 	}
 

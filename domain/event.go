@@ -71,7 +71,7 @@ func Decode(name string, data []byte) (Event, error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("decode %s: %w", name, err)
 	}
-	e, _ := decoded.Elem().Interface().(Event)
+	e, _ := reflect.TypeAssert[Event](decoded.Elem())
 	if first, opens := e.(ChargeRequested); opens {
 		for _, step := range first.Steps {
 			if _, known := stepNamed(step); !known {

@@ -196,8 +196,7 @@ func TestContent(t *testing.T) {
 	seen := map[string]string{}
 	for _, in := range []any{
 		nil,
-		struct{}{},
-		optional{"a"}, optional{},
+		optional{"a"},
 		"", "\uFFFD", `\ufffd`, "ÿ", "<a&b>\u2028",
 		[]byte("\xff"), []byte("\xfe"),
 		[]byte(nil), []string(nil),
@@ -205,7 +204,8 @@ func TestContent(t *testing.T) {
 		shouted{"a"},
 		json.RawMessage(`"b"`), json.Number("1e400"), math.MaxInt64, 1.50,
 		[]any{},
-		map[string]any{"a": nil}, map[int]string{2: "b", 1: "a"},
+		map[string]any{"a": nil},
+		map[int]string{2: "b", 1: "a"},
 		struct {
 			optional
 			N int `json:",string"`
