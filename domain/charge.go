@@ -135,10 +135,10 @@ func (c *Charge) end(status Status) {
 }
 
 var chargeEvents = []EventType{
-	request[ChargeRequested]("charge.requested.v1"),
-	request[ChargeCancelRequested]("charge.cancel_requested.v1"),
-	webhookEvent[ChargeSucceeded]("charge.succeeded.v1", "charge.succeeded"),
-	webhookEvent[ChargeFailed]("charge.failed.v1", "charge.failed"),
+	{Name: "charge.requested.v1", Request: true, Zero: ChargeRequested{}},
+	{Name: "charge.cancel_requested.v1", Request: true, Zero: ChargeCancelRequested{}},
+	{Name: "charge.succeeded.v1", Webhook: "charge.succeeded", Zero: ChargeSucceeded{}},
+	{Name: "charge.failed.v1", Webhook: "charge.failed", Zero: ChargeFailed{}},
 }
 
 // Terms are what a charge is about. They are frozen in its first event, so that no later change of the

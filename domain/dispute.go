@@ -58,11 +58,11 @@ func (c *Charge) changeDispute(id string, change func(*Dispute)) {
 }
 
 var disputeEvents = []EventType{
-	webhookEvent[DisputeOpened]("charge.dispute_opened.v1", "charge.dispute_opened"),
-	webhookEvent[DisputeWithdrawn]("charge.dispute_withdrawn.v2", "charge.dispute_withdrawn"),
-	webhookEvent[DisputeReinstated]("charge.dispute_reinstated.v2", "charge.dispute_reinstated"),
-	webhookEvent[DisputeUpdated]("charge.dispute_updated.v1", "charge.dispute_updated"),
-	webhookEvent[DisputeClosed]("charge.dispute_closed.v2", "charge.dispute_closed"),
+	{Name: "charge.dispute_opened.v1", Webhook: "charge.dispute_opened", Zero: DisputeOpened{}},
+	{Name: "charge.dispute_withdrawn.v2", Webhook: "charge.dispute_withdrawn", Zero: DisputeWithdrawn{}},
+	{Name: "charge.dispute_reinstated.v2", Webhook: "charge.dispute_reinstated", Zero: DisputeReinstated{}},
+	{Name: "charge.dispute_updated.v1", Webhook: "charge.dispute_updated", Zero: DisputeUpdated{}},
+	{Name: "charge.dispute_closed.v2", Webhook: "charge.dispute_closed", Zero: DisputeClosed{}},
 }
 
 // DisputeOpened says that the provider has a dispute about the charge. No money moves yet: an
@@ -120,43 +120,38 @@ func (e DisputeMoved) allowedAs(sign int64, c Charge) bool {
 // maxMovement is above every movement of a balance, in whichever currency.
 const maxMovement = 1_000_000_000_000_000
 
-// record returns what is stored of a movement, as the next one of the dispute.
+// record returns what is stored of a movement, as the next one of the dispute. The error is ErrMismatch, wrapped.
 func (d Dispute) record(m DisputeMovement, of Currency) (DisputeMoved, error) {
-	if max(m.Amount, m.Fee) > maxMovement || min(m.Amount, m.Fee) < -maxMovement {
-		return DisputeMoved{}, fmt.Errorf("movement %s of dispute %s is of %d, fee %d: %w", m.Transaction, d.ID, m.Amount, m.Fee, ErrMismatch)
-	}
 	e := DisputeMoved{DisputeID: d.ID, Transaction: m.Transaction, Amount: m.Amount, Fee: m.Fee}
+	possible := max(m.Amount, m.Fee) <= maxMovement && min(m.Amount, m.Fee) >= -maxMovement
 	if !m.withdraws() {
 		e.Fee = -m.Fee
 	}
-	if m.Currency != of {
-		_, part, err := d.Settled.with(m, d.Amount)
-		if err != nil {
-			return e, fmt.Errorf("movement %s of dispute %s: %w", m.Transaction, d.ID, err)
-		}
-		e.Amount, e.Fee = part, 0
-		e.SettledAmount, e.SettledCurrency = max(m.Amount, -m.Amount), m.Currency
+	if possible && m.Currency != of {
+		_, e.Amount, possible = d.Settled.with(m, d.Amount)
+		e.Fee, e.SettledAmount, e.SettledCurrency = 0, max(m.Amount, -m.Amount), m.Currency
+	}
+	if !possible {
+		return e, fmt.Errorf("movement %s of dispute %s is of %d %s, fee %d, after a first withdrawal of %d %s: %w",
+			m.Transaction, d.ID, m.Amount, m.Currency, m.Fee, d.Settled.First, d.Settled.Currency, ErrMismatch)
 	}
 	e.Amount = max(e.Amount, -e.Amount)
 	return e, nil
 }
 
 // with returns the settlement with one more movement of a dispute of an amount, and the part of the
-// movement. It fails where the movement has no part.
-func (s Settlement) with(m DisputeMovement, amount int64) (next Settlement, part int64, err error) {
+// movement, if it has one.
+func (s Settlement) with(m DisputeMovement, amount int64) (next Settlement, part int64, possible bool) {
 	switch {
 	case s.Currency == "" && m.Currency != "" && m.Amount < 0:
 		s = Settlement{Currency: m.Currency, First: -m.Amount, Amount: amount}
 	case s.Currency == "" || s.Currency != m.Currency:
-		return s, 0, fmt.Errorf("%d %s is no part of a first withdrawal of %d %s: %w", m.Amount, m.Currency, s.First, s.Currency, ErrMismatch)
+		return s, 0, false
 	}
 	before := s.parts()
 	s.Sum += m.Amount
 	moved := before.Sub(s.parts(), before)
-	if moved.CmpAbs(big.NewInt(MaxAmount)) > 0 {
-		return s, 0, fmt.Errorf("the part of %d in a withdrawal of %d %s is no amount: %w", m.Amount, s.First, s.Currency, ErrMismatch)
-	}
-	return s, moved.Int64(), nil
+	return s, moved.Int64(), moved.CmpAbs(big.NewInt(MaxAmount)) <= 0
 }
 
 // parts is the sum of the parts of all movements, of which the first withdrawal is one.

@@ -23,32 +23,7 @@ type EventType struct {
 	Name    string // in the ledger, a literal: it outlives the Go type
 	Webhook string // the type of the webhook that the merchant gets for the event; empty for none
 	Request bool   // the api writes it to start work; a stored one that is not legal is void, see Charge.Voids
-	Zero    Event
-
-	decode func([]byte) (Event, error)
-}
-
-// event registers a type under its name in the ledger.
-func event[E Event](name string) EventType {
-	return EventType{Name: name, Zero: *new(E), decode: func(data []byte) (Event, error) {
-		var e E
-		err := json.Unmarshal(data, &e)
-		return e, err
-	}}
-}
-
-// request registers a type that asks the worker to process the charge.
-func request[E Event](name string) EventType {
-	t := event[E](name)
-	t.Request = true
-	return t
-}
-
-// webhookEvent registers a type of which the merchant is notified.
-func webhookEvent[E Event](name, webhook string) EventType {
-	t := event[E](name)
-	t.Webhook = webhook
-	return t
+	Zero    Event  // of the Go type
 }
 
 var (
@@ -89,13 +64,13 @@ func Decode(name string, data []byte) (Event, error) {
 	if !known {
 		return nil, fmt.Errorf("decode %q: %w", name, ErrUnknownType)
 	}
-	e, err := t.decode(data)
-	switch {
-	case err != nil && t.Request:
+	decoded := reflect.New(reflect.TypeOf(t.Zero))
+	if err := json.Unmarshal(data, decoded.Interface()); err != nil && t.Request {
 		return Unreadable{Name: name}, nil
-	case err != nil:
+	} else if err != nil {
 		return nil, fmt.Errorf("decode %s: %w", name, err)
 	}
+	e, _ := reflect.TypeAssert[Event](decoded.Elem())
 	if first, opens := e.(ChargeRequested); opens {
 		for _, step := range first.Steps {
 			if _, known := stepNamed(step); !known {

@@ -6,9 +6,9 @@ const Inventory = "inventory"
 var inventory = Step{
 	Name: Inventory,
 	Events: []EventType{
-		event[InventoryReserved]("inventory.reserved.v1"),
-		event[InventoryRejected]("inventory.rejected.v1"),
-		event[InventoryReleased]("inventory.released.v1"),
+		{Name: "inventory.reserved.v1", Zero: InventoryReserved{}},
+		{Name: "inventory.rejected.v1", Zero: InventoryRejected{}},
+		{Name: "inventory.released.v1", Zero: InventoryReleased{}},
 	},
 	applies: func(e ChargeRequested) bool { return len(e.Items) > 0 },
 	release: func(c Charge) Event { return InventoryReleased{Items: c.Items} },

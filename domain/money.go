@@ -1,7 +1,5 @@
 package domain
 
-import "math"
-
 // Bounds of an amount, in minor units.
 const (
 	MinAmount = 1
@@ -44,8 +42,5 @@ type FeeSchedule struct {
 func (f FeeSchedule) Of(amount int64) int64 {
 	const whole = 10_000
 	percentage := (amount*f.BasisPoints + whole/2) / whole
-	if f.Fixed > math.MaxInt64-percentage {
-		return amount
-	}
 	return min(max(percentage+f.Fixed, 0), amount)
 }

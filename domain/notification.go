@@ -7,7 +7,7 @@ const Notification = "notification"
 
 var notification = Step{
 	Name:    Notification,
-	Events:  []EventType{event[MerchantNotified]("merchant.notified.v1")},
+	Events:  []EventType{{Name: "merchant.notified.v1", Zero: MerchantNotified{}}},
 	applies: func(e ChargeRequested) bool { return e.Notify },
 	pending: Charge.NeedsWebhook,
 }

@@ -9,11 +9,11 @@ import (
 const Payment = "payment"
 
 var payment = Step{Name: Payment, Events: []EventType{
-	event[PaymentStarted]("payment.started.v1"),
-	event[PaymentAttemptFailed]("payment.attempt_failed.v1"),
-	event[PaymentCaptured]("payment.captured.v1"),
-	event[PaymentDeclined]("payment.declined.v1"),
-	webhookEvent[PaymentActionRequired]("payment.action_required.v1", "charge.requires_action"),
+	{Name: "payment.started.v1", Zero: PaymentStarted{}},
+	{Name: "payment.attempt_failed.v1", Zero: PaymentAttemptFailed{}},
+	{Name: "payment.captured.v1", Zero: PaymentCaptured{}},
+	{Name: "payment.declined.v1", Zero: PaymentDeclined{}},
+	{Name: "payment.action_required.v1", Webhook: "charge.requires_action", Zero: PaymentActionRequired{}},
 }}
 
 // The reasons for which the step fails.

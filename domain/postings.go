@@ -1,5 +1,7 @@
 package domain
 
+import "cmp"
+
 // Provider is the payment provider's name in accounts and events.
 const Provider = "stripe"
 
@@ -26,36 +28,48 @@ func Postings(c Charge, e Event) []Posting {
 	if c.Voids(e) {
 		return nil
 	}
-	b := &book{merchant: c.MerchantID, currency: c.Currency}
+	var legs []Posting
+	account := func(kind string) string {
+		return kind + ":" + cmp.Or(owners[kind], c.MerchantID) + ":" + string(c.Currency)
+	}
+	move := func(debit, credit string, amount int64) { // from credit to debit; below zero, the other way
+		switch {
+		case amount == 0:
+			return
+		case amount < 0:
+			debit, credit, amount = credit, debit, -amount
+		}
+		legs = append(legs, Posting{Debit: account(debit), Credit: account(credit), Amount: amount, Currency: c.Currency})
+	}
 	switch e := e.(type) {
 	case ChargeRequested:
-		b.merchant, b.currency = e.MerchantID, e.Currency
-		b.move(customerReceivable, merchantPending, e.Amount)
+		c.Terms = e.Terms
+		move(customerReceivable, merchantPending, e.Amount)
 	case ChargeFailed:
-		b.move(merchantPending, customerReceivable, c.Amount)
+		move(merchantPending, customerReceivable, c.Amount)
 	case PaymentCaptured:
-		b.move(providerReceivable, customerReceivable, e.Amount)
-		b.move(merchantPending, merchantPayable, e.Amount-e.Fee)
-		b.move(merchantPending, feeRevenue, e.Fee)
+		move(providerReceivable, customerReceivable, e.Amount)
+		move(merchantPending, merchantPayable, e.Amount-e.Fee)
+		move(merchantPending, feeRevenue, e.Fee)
 	case RefundRequested:
-		b.move(merchantPayable, refundClearing, e.Amount)
+		move(merchantPayable, refundClearing, e.Amount)
 	case RefundSucceeded:
-		b.move(refundClearing, providerReceivable, e.Amount)
+		move(refundClearing, providerReceivable, e.Amount)
 	case RefundObserved:
-		b.move(merchantPayable, providerReceivable, e.Amount)
+		move(merchantPayable, providerReceivable, e.Amount)
 	case RefundFailed:
 		r, _ := c.Refund(e.RefundID)
-		b.move(refundClearing, merchantPayable, r.Amount)
+		move(refundClearing, merchantPayable, r.Amount)
 	case RefundReversed:
-		b.move(providerReceivable, merchantPayable, e.Amount)
+		move(providerReceivable, merchantPayable, e.Amount)
 	case DisputeWithdrawn:
-		b.move(merchantPayable, providerReceivable, e.Amount)
-		b.move(merchantPayable, providerReceivable, e.Fee)
+		move(merchantPayable, providerReceivable, e.Amount)
+		move(merchantPayable, providerReceivable, e.Fee)
 	case DisputeReinstated:
-		b.move(providerReceivable, merchantPayable, e.Amount)
-		b.move(providerReceivable, merchantPayable, e.Fee)
+		move(providerReceivable, merchantPayable, e.Amount)
+		move(providerReceivable, merchantPayable, e.Fee)
 	}
-	return b.legs
+	return legs
 }
 
 // The kinds of accounts.
@@ -68,31 +82,5 @@ const (
 	feeRevenue         = "fee_revenue"
 )
 
-// book is where an event posts to the accounts of one merchant in one currency.
-type book struct {
-	merchant string
-	currency Currency
-	legs     []Posting
-}
-
-// move moves an amount from credit to debit; below zero, the other way.
-func (b *book) move(debit, credit string, amount int64) {
-	switch {
-	case amount == 0:
-		return
-	case amount < 0:
-		debit, credit, amount = credit, debit, -amount
-	}
-	b.legs = append(b.legs, Posting{Debit: b.account(debit), Credit: b.account(credit), Amount: amount, Currency: b.currency})
-}
-
-func (b *book) account(kind string) string {
-	owner := b.merchant
-	switch kind {
-	case providerReceivable:
-		owner = Provider
-	case feeRevenue:
-		owner = "payonce"
-	}
-	return kind + ":" + owner + ":" + string(b.currency)
-}
+// owners are those of the accounts that are not the merchant's.
+var owners = map[string]string{providerReceivable: Provider, feeRevenue: "payonce"}

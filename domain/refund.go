@@ -114,12 +114,12 @@ func (c *Charge) endRefund(id string, status RefundStatus, object string) {
 }
 
 var refundEvents = []EventType{
-	request[RefundRequested]("refund.requested.v1"),
-	event[RefundAttemptFailed]("refund.attempt_failed.v1"),
-	webhookEvent[RefundSucceeded]("refund.succeeded.v1", "refund.succeeded"),
-	webhookEvent[RefundObserved]("refund.observed.v1", "refund.succeeded"),
-	webhookEvent[RefundFailed]("refund.failed.v1", "refund.failed"),
-	webhookEvent[RefundReversed]("refund.reversed.v1", "refund.failed"), // to the merchant it failed
+	{Name: "refund.requested.v1", Request: true, Zero: RefundRequested{}},
+	{Name: "refund.attempt_failed.v1", Zero: RefundAttemptFailed{}},
+	{Name: "refund.succeeded.v1", Webhook: "refund.succeeded", Zero: RefundSucceeded{}},
+	{Name: "refund.observed.v1", Webhook: "refund.succeeded", Zero: RefundObserved{}},
+	{Name: "refund.failed.v1", Webhook: "refund.failed", Zero: RefundFailed{}},
+	{Name: "refund.reversed.v1", Webhook: "refund.failed", Zero: RefundReversed{}}, // to the merchant it failed
 }
 
 // RefundRequested says that a part of a captured charge is to be returned.

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/sandbox"
 	"github.com/payonce/payonce/internal/stripe"
@@ -34,10 +36,9 @@ type provider struct {
 	late  []*http.Request // calls that are executed after their clients stopped waiting
 }
 
-// fault is what happens at one of the next calls.
+// fault is what happens at one of the next calls, counted from 1.
 type fault struct {
-	at     int    // counted from 1
-	op     string // of these calls; all where empty
+	at     int
 	answer http.HandlerFunc
 }
 
@@ -45,7 +46,7 @@ func newProvider(t *testing.T) *provider {
 	t.Helper()
 	p := &provider{}
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p.answer(r)(w, r)
+		p.answer()(w, r)
 	}))
 	t.Cleanup(p.Close)
 	now := func() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }
@@ -64,27 +65,11 @@ func newClient(t *testing.T, base string) *stripe.Client {
 	return client
 }
 
-// operation names a request as the faults do.
-func operation(r *http.Request) string {
-	path := strings.Split(strings.TrimPrefix(r.URL.Path, "/v1/"), "/")
-	switch {
-	case len(path) == 3:
-		return path[2] // confirm, cancel
-	case r.Method == http.MethodPost && path[0] == "refunds":
-		return "refund"
-	case r.Method == http.MethodPost:
-		return "create"
-	}
-	return path[0] // refunds, disputes, payment_intents
-}
-
-func (p *provider) answer(r *http.Request) http.HandlerFunc {
+func (p *provider) answer() http.HandlerFunc {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.fault.op == "" || p.fault.op == operation(r) {
-		if p.fault.at--; p.fault.at == 0 {
-			return p.fault.answer
-		}
+	if p.fault.at--; p.fault.at == 0 {
+		return p.fault.answer
 	}
 	return p.sandbox.ServeHTTP
 }
@@ -144,12 +129,12 @@ func (p *provider) cutLate(w http.ResponseWriter, r *http.Request) {
 	cut(w, r)
 }
 
-// executeLate executes the calls that cutLate kept, all of them or those of an operation, at the sandbox.
-func (p *provider) executeLate(op string) {
+// executeLate executes the calls that cutLate kept, all of them or those about refunds, at the sandbox.
+func (p *provider) executeLate(refundsAlone bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.late = slices.DeleteFunc(p.late, func(r *http.Request) bool {
-		if op != "" && op != operation(r) {
+		if refundsAlone && !strings.HasSuffix(r.URL.Path, "/refunds") {
 			return false
 		}
 		p.sandbox.ServeHTTP(httptest.NewRecorder(), r)
@@ -160,7 +145,7 @@ func (p *provider) executeLate(op string) {
 // forgetKeys lets the time pass after which the provider forgets its keys. No refund is in flight for so long:
 // see Limits in docs/reference/provider.md.
 func (p *provider) forgetKeys() {
-	p.executeLate("refund")
+	p.executeLate(true)
 	p.ahead.Add(int64(25 * time.Hour))
 }
 
@@ -201,3 +186,90 @@ func (p *provider) under(faults string, answer http.HandlerFunc) http.HandlerFun
 type panics struct{}
 
 func (panics) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
+
+// sandboxed is a memory whose provider is the sandbox, with its own records of the money.
+type sandboxed struct {
+	*memory
+
+	provider *provider
+	client   *stripe.Client
+}
+
+func newSandboxed(t *testing.T, first domain.ChargeRequested) *sandboxed {
+	t.Helper()
+	p := newProvider(t)
+	client := newClient(t, p.URL)
+	return &sandboxed{newMemory(t, fulfillment.Services{Provider: client, ActionTimeout: time.Hour}, first), p, client}
+}
+
+// ends delivers the message about the newest request, and checks how each delivery ends.
+func (s *sandboxed) ends(want ...string) {
+	s.t.Helper()
+	for _, end := range want {
+		if err := s.deliver(""); endOf(err) != end {
+			s.t.Errorf("the handler returned %v, want %s", err, end)
+		}
+	}
+}
+
+// TestResentKey: a database has lost a charge, and the client sends its key again. The provider has the first
+// payment intent under the key, until it forgets the key. Of another payment's key the charge fails.
+func TestResentKey(t *testing.T) {
+	t.Parallel()
+	dearer, declined := order(), order()
+	dearer.Amount, declined.PaymentMethod = 2999, "pm_card_chargeDeclined"
+	for name, test := range map[string]struct {
+		first    domain.ChargeRequested
+		forgets  bool
+		again    domain.ChargeRequested
+		captures int
+		failure  domain.FailureCode
+	}{
+		"the payment was captured":                              {order(), false, order(), 1, ""},
+		"the payment was declined":                              {declined, false, declined, 0, domain.CardDeclined},
+		"the key is forgotten, so the audit has two captures":   {order(), true, order(), 2, ""},
+		"another amount":                                        {order(), false, dearer, 1, domain.ProviderRefused},
+		"the second charge expires before it asks the provider": {order(), false, until(nine), 1, domain.Expired},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSandboxed(t, test.first)
+			s.ends("done")
+			first := s.stream.Charge.PaymentIntent
+			if test.forgets {
+				s.provider.forgetKeys()
+			}
+			s.memory = newMemory(t, fulfillment.Services{Provider: s.client}, test.again)
+			s.ends("done")
+			c, captures := s.stream.Charge, s.provider.records(t).Captures
+			if len(captures) != test.captures || (c.Failure == nil) != (test.failure == "") || c.Failure != nil && c.Failure.Code != test.failure {
+				t.Errorf("the charge is %s %v, want %q; the captures are %+v, want %d", c.Status, c.Failure, test.failure, captures, test.captures)
+			}
+			if same := c.PaymentIntent == first; same != slices.Contains([]string{"the payment was captured", "the payment was declined"}, name) {
+				t.Errorf("the charge has %s, the first one had %s", c.PaymentIntent, first)
+			}
+		})
+	}
+}
+
+// TestCustomer: a saved payment method is charged with its customer alone, and one that is attached to no
+// customer once. The merchant reads the provider's reason.
+func TestCustomer(t *testing.T) {
+	t.Parallel()
+	for method, rows := range map[string][]struct{ customer, because string }{
+		"pm_saved_ada": {{"", "Please include the Customer"}, {"cus_bob", "does not belong to the Customer"}, {"cus_ada", ""}},
+		"pm_once_used": {{"", ""}, {"", "may not be used again"}},
+	} {
+		s := newSandboxed(t, order())
+		for i, row := range rows {
+			first := order()
+			first.PaymentMethod, first.Customer, first.Reference = method, row.customer, fmt.Sprint("ref_", i)
+			s.memory = newMemory(t, fulfillment.Services{Provider: s.client}, first)
+			s.ends("done")
+			failure := s.stream.Charge.Failure
+			if (failure == nil) != (row.because == "") || failure != nil && !strings.Contains(failure.Message, row.because) {
+				t.Errorf("%s of %q failed because of %+v, want %q", method, row.customer, failure, row.because)
+			}
+		}
+	}
+}

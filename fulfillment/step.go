@@ -19,7 +19,9 @@ type Services struct {
 	ActionTimeout time.Duration
 
 	Provider Provider
-	Webhooks *webhook.Sender
+	Webhooks interface {
+		Deliver(ctx context.Context, m webhook.Message) error
+	}
 }
 
 // steps run the steps of domain's list of the same name, which has their order. Each

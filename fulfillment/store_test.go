@@ -88,7 +88,7 @@ func (m *machine) run(t *rapid.T) {
 		"work disturbed":       disturbed,
 		"work disturbed again": disturbed,
 		"work cut":             late,
-		"what was cut arrives": func(*rapid.T) { m.provider.executeLate("") },
+		"what was cut arrives": func(*rapid.T) { m.provider.executeLate(false) },
 		"keys are forgotten":   func(*rapid.T) { m.provider.forgetKeys() },
 		"":                     m.check,
 	})
@@ -174,7 +174,7 @@ func (m *machine) work(t *rapid.T, disturbance string) {
 		"asked after":      m.provider.executedThen(ask),
 	}[disturbance]; answer != nil {
 		at := rapid.SampledFrom([]int{1, 1, 1, 2, 2, 3, 4}).Draw(t, "call") // most deliveries make few
-		m.provider.expect(fault{at, "", meanwhile(func() { struck.Store(true) }, answer)})
+		m.provider.expect(fault{at, meanwhile(func() { struck.Store(true) }, answer)})
 	}
 	end := endOf(m.handle(ctx, one))
 	if ctx.Err() != nil {

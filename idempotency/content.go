@@ -2,9 +2,11 @@ package idempotency
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	encoding "encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -38,7 +40,7 @@ func Fingerprint(parts ...[]byte) []byte {
 // a member that changes with each sending, such as a time, makes them two. If the key becomes the id of a
 // message, make the canonical JSON its payload: the inbox compares payloads byte for byte.
 func Content(source string, input any) (key string, request Request, err error) {
-	text, err := json.Marshal(input, jsonv1.DefaultOptionsV1(), jsontext.AllowInvalidUTF8(false)) // replaced, many inputs would be one
+	text, err := json.Marshal(input, jsonv1.DefaultOptionsV1(), json.WithMarshalers(number), jsontext.AllowInvalidUTF8(false)) // replaced, many inputs would be one
 	if err == nil {
 		request.Canonical, err = canonicalOf(text)
 	}
@@ -48,6 +50,9 @@ func Content(source string, input any) (key string, request Request, err error) 
 	request.Fingerprint = Fingerprint([]byte("content.v2"), []byte(source), request.Canonical)
 	return "content.v2:" + hex.EncodeToString(request.Fingerprint), request, nil
 }
+
+// number writes a json.Number as encoding/json does: to the library it is a text, unless Go was built with its own.
+var number = json.MarshalFunc(func(n encoding.Number) ([]byte, error) { return []byte(cmp.Or(n, "0")), nil })
 
 // maxDepth bounds how deep values lie within values: canonical JSON costs the depth times the size.
 const maxDepth = 100

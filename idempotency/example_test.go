@@ -94,12 +94,3 @@ func ExampleReceive() {
 	// 201 mug is sold true <nil>
 	// the key was used for another request [/item]
 }
-
-// A report that is meant once an hour has the hour in its key. The time is that of the message:
-// sent again in the next hour, it has the same key.
-func ExampleWindow() {
-	made := time.Date(2026, 1, 31, 10, 59, 59, 0, time.UTC)
-	fmt.Println(idempotency.NaturalKey("report", 1, "acme", idempotency.Window(made, time.Hour)))
-	// Output:
-	// acme:20260131T100000Z-1h0m0s:report:v1 <nil>
-}

@@ -197,29 +197,3 @@ func TestOnce_inEachModeOfPgx(t *testing.T) {
 		pool.Close()
 	}
 }
-
-// TestOnce_cutAnywhere cuts the connection after each of its round trips in turn. Whatever
-// the call returned, the next one finds or makes its one effect.
-func TestOnce_cutAnywhere(t *testing.T) {
-	t.Parallel()
-	url := testdb.URL(t)
-	direct, hook := testdb.OpenAt(t, url, postgres.Options{}), &trips{}
-	through := hook.proxied(t, url)
-	for n := int64(1); hook.n.Load() >= n-1; n++ {
-		hook.n.Store(0)
-		hook.cut.Store(n)
-		pool, err := pgxpool.New(t.Context(), through)
-		testdb.Must(t, err)
-		key := idempotency.Key{Value: fmt.Sprint("o-", n)}
-		_, _, first := idempotency.Once(t.Context(), pool, key, idempotency.Request{}, idempotency.Options{}, pay)
-		pool.Close()
-		_, replayed, err := idempotency.Once(t.Context(), direct.Pool(), key, idempotency.Request{}, idempotency.Options{}, pay)
-		if err != nil || first == nil && !replayed || replayed && first != nil && !errors.Is(first, idempotency.ErrUnknown) {
-			t.Errorf("cut after round trip %d: %v, then replayed %v, %v", n, first, replayed, err)
-		}
-		wantEffects(t, direct, int(n))
-		if hook.n.Load() < n && n < 8 {
-			t.Errorf("there were only %d round trips", n-1)
-		}
-	}
-}

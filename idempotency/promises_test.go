@@ -15,6 +15,7 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -27,9 +28,8 @@ func TestPromises(t *testing.T) {
 	t.Parallel()
 	for _, e := range entries {
 		for name, holds := range map[string]func(*testing.T, entry){
-			"the work is done once, and each call has its answer":          firstAndReplay,
+			"the work is done once for each key and scope":                 onceForEachKey,
 			"another request under the key is refused":                     anotherRequest,
-			"another scope has keys of its own":                            anotherScope,
 			"an answer is kept for its retention by the database's clock":  retention,
 			"an expired key is refused for ever":                           expired,
 			"beside a rival in flight a call that may not wait is refused": refusedInFlight,
@@ -38,8 +38,7 @@ func TestPromises(t *testing.T) {
 			"of many calls at once one does the work":                      manyAtOnce,
 			"an error leaves the key free":                                 errorLeavesTheKeyFree,
 			"a panic leaves the key free":                                  panicLeavesTheKeyFree,
-			"a COMMIT that is cut is found or done again":                  cutInCommit,
-			"a work that fails after a COMMIT that is cut ends as unknown": failsAfterACut,
+			"a connection that is cut anywhere leaves one effect":          cutAnywhere,
 			"a caller that has left before gets ErrUnknown":                hasLeft,
 			"a lock of the work is not a rival":                            anotherLock,
 			"a read that another function does is taken":                   readsByAnother,
@@ -54,17 +53,19 @@ func TestPromises(t *testing.T) {
 	}
 }
 
-func firstAndReplay(t *testing.T, e entry) {
+func onceForEachKey(t *testing.T, e entry) {
 	t.Helper()
 	db, calls := testdb.Reused(t), 0
-	for n := range 4 {
-		got := e.do(t.Context(), on(db), call{work: func(exec func(string) error) (string, error) {
+	for n, c := range []call{{}, {scope: "globex"}, {key: "K1"}, {scope: "ACME"}} {
+		c.work = func(exec func(string) error) (string, error) {
 			calls++
 			return fmt.Sprint("call ", calls), exec(insertEffect)
-		}})
-		wantSeen(t, got, "call 1", n > 0)
+		}
+		for again := range 4 {
+			wantSeen(t, e.do(t.Context(), on(db), c), fmt.Sprint("call ", n+1), again > 0)
+		}
+		wantEffects(t, db, n+1)
 	}
-	wantEffects(t, db, 1)
 }
 
 func anotherRequest(t *testing.T, e entry) {
@@ -74,17 +75,7 @@ func anotherRequest(t *testing.T, e entry) {
 	for range 2 {
 		wantError(t, e.do(t.Context(), on(db), call{request: `{"amount":2}`}), idempotency.ErrReused)
 	}
-	wantSeen(t, e.do(t.Context(), on(db), call{}), "done", true)
 	wantEffects(t, db, 1)
-}
-
-func anotherScope(t *testing.T, e entry) {
-	t.Helper()
-	db := testdb.Reused(t)
-	for n, c := range []call{{}, {scope: "globex"}, {key: "K1"}, {scope: "ACME"}} {
-		wantSeen(t, e.do(t.Context(), on(db), c), "done", false)
-		wantEffects(t, db, n+1)
-	}
 }
 
 func retention(t *testing.T, e entry) {
@@ -208,59 +199,51 @@ func panicLeavesTheKeyFree(t *testing.T, e entry) {
 	wantEffects(t, db, 1)
 }
 
-func cutInCommit(t *testing.T, e entry) {
+// cutAnywhere cuts the connection at each round trip in turn, and asks a second time without a fault.
+func cutAnywhere(t *testing.T, e entry) {
 	t.Helper()
 	for name, test := range map[string]struct {
-		side  failpoint.Side
-		last  bool // no connection can be acquired afterwards
-		calls int  // of the work, with a second call
+		side        failpoint.Side
+		away, fails bool   // no connection can be made afterwards; the work fails when it is called again
+		want        string // at one of the round trips, the COMMIT
 	}{
-		"a COMMIT whose answer is lost is found by its key":                       {failpoint.After, false, 1},
-		"a COMMIT that never reached the server is done again":                    {failpoint.Before, false, 2},
-		"without a server afterwards it is unknown, and the next call replays it": {failpoint.After, true, 1},
-		"without a server afterwards it is unknown, and the next call does it":    {failpoint.Before, true, 2},
+		"a COMMIT whose answer is lost is found by its key":    {failpoint.After, false, false, "replayed"},
+		"a COMMIT that never reached the server is done again": {failpoint.Before, false, false, "done again"},
+		"without a server afterwards it is unknown":            {failpoint.After, true, false, "unknown"},
+		"work that fails afterwards ends as unknown":           {failpoint.Before, false, true, "unknown"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := testdb.URL(t)
-			direct, proxy := testdb.OpenAt(t, url, postgres.Options{}), failpoint.StartCutter(t, url)
-			calls := 0
-			armed := sync.OnceFunc(func() {
-				if test.last {
-					proxy.Refuse()
+			url, got := testdb.URL(t), map[string]bool{}
+			hook := &trips{side: test.side, away: test.away}
+			direct, through := testdb.OpenAt(t, url, postgres.Options{}), testdb.OpenAt(t, hook.proxied(t, url), postgres.Options{MaxConns: 1})
+			for n := int64(1); hook.n.Load() >= n-1; n++ {
+				calls, key := 0, fmt.Sprint("k", n)
+				hook.n.Store(0)
+				hook.cut.Store(n)
+				first := e.do(t.Context(), on(through), call{key: key, work: func(exec func(string) error) (string, error) {
+					if calls++; calls > 1 && test.fails {
+						return "", errPlanted
+					}
+					return effect(exec)
+				}})
+				again := e.do(t.Context(), on(direct), call{key: key})
+				switch unknown := errors.Is(first.Err, idempotency.ErrUnknown); {
+				case again.Err != nil, first.Err == nil && !again.Replayed, first.Err != nil && !unknown && again.Replayed:
+					t.Errorf("cut at round trip %d: %+v, then %+v", n, first, again)
+				case unknown:
+					got["unknown"] = true
+				case first.Replayed:
+					got["replayed"] = true
+				case calls > 1:
+					got["done again"] = true
 				}
-				proxy.Arm(test.side, e.commit)
-			})
-			ask := call{work: func(exec func(string) error) (string, error) { calls++; return effect(exec) }}
-			got := e.do(t.Context(), database{testdb.OpenAt(t, proxy.URL(), postgres.Options{MaxConns: 1}), armed}, ask)
-			if test.last {
-				wantError(t, got, idempotency.ErrUnknown)
-			} else {
-				wantSeen(t, got, "done", test.side == failpoint.After)
+				wantEffects(t, direct, int(n))
 			}
-			wantSeen(t, e.do(t.Context(), on(direct), ask), "done", !test.last || test.side == failpoint.After)
-			if calls != test.calls || proxy.Cuts() != 1 {
-				t.Errorf("%d calls of the work, %d cuts", calls, proxy.Cuts())
+			if !got[test.want] {
+				t.Errorf("no call was %s, but some %v", test.want, got)
 			}
-			wantEffects(t, direct, 1)
 		})
-	}
-}
-
-func failsAfterACut(t *testing.T, e entry) {
-	t.Helper()
-	proxy := failpoint.StartCutter(t, testdb.URL(t))
-	calls := 0
-	db := database{testdb.OpenAt(t, proxy.URL(), postgres.Options{}), func() { proxy.Arm(failpoint.Before, e.commit) }}
-	got := e.do(t.Context(), db, call{work: func(exec func(string) error) (string, error) {
-		if calls++; calls == 2 {
-			return "", errPlanted
-		}
-		return "", exec(insertEffect)
-	}})
-	wantError(t, got, idempotency.ErrUnknown)
-	if e.name != "Middleware" { // whose handler has answered
-		wantError(t, got, errPlanted)
 	}
 }
 
@@ -295,21 +278,13 @@ func anotherLock(t *testing.T, e entry) {
 func readsByAnother(t *testing.T, e entry) {
 	t.Helper()
 	db, reads := testdb.Reused(t), 0
-	cached := map[idempotency.Key]idempotency.KeyState{}
-	o := idempotency.Options{Read: func(ctx context.Context, q groupcommit.Querier, key idempotency.Key) (state idempotency.KeyState, err error) {
-		if state, ok := cached[key]; ok {
-			return state, nil
-		}
+	o := idempotency.Options{Read: func(ctx context.Context, q groupcommit.Querier, key idempotency.Key) (idempotency.KeyState, error) {
 		reads++
-		if state, err = idempotency.ReadKey(ctx, q, key); state.Found {
-			cached[key] = state
-		}
-		return state, err
+		return idempotency.ReadKey(ctx, q, key)
 	}}
-	for n := range 4 {
+	for n := range 2 {
 		wantSeen(t, e.do(t.Context(), on(db), call{options: o}), "done", n > 0)
 	}
-	wantError(t, e.do(t.Context(), on(db), call{request: `{}`, options: o}), idempotency.ErrReused)
 	if reads != 2 {
 		t.Errorf("%d reads, want one of a free key and one of the answer", reads)
 	}
@@ -335,5 +310,65 @@ func refusedRead(t *testing.T, e entry) {
 	}})
 	if wantError(t, got, idempotency.ErrUnknown); !strings.Contains(fmt.Sprint(got.Err), `relation "idempotency_keys" does not exist`) {
 		t.Errorf("%v", got.Err)
+	}
+}
+
+// TestPromises_withoutTheStandby sends a request while the standby is away, and lets its commit
+// end in each way in which PostgreSQL makes it visible on the primary alone. Until the standby is
+// back nothing is replayed, since a failover would lose it.
+func TestPromises_withoutTheStandby(t *testing.T) {
+	testdb.Long(t, "it starts a server")
+	t.Parallel()
+	server, whole := testrun.Server(t, local.Options{InMemory: true, Fsync: true}), t
+	db := testdb.OpenAt(t, testdb.Migrated(t, server, "service"), postgres.Options{CommitTimeout: time.Second, LockTimeout: 500 * time.Millisecond})
+	standby := testdb.StandbyOf(t, server, "service")
+	const waiting = `from pg_stat_activity where wait_event = 'SyncRep' and datname = 'service'`
+	endWaits := func(how string) func(*testing.T) { // as an operator does
+		return func(t *testing.T) {
+			t.Helper()
+			testdb.Exec(t, standby, `select `+how+`(pid) `+waiting)
+		}
+	}
+	keys := 0
+	for _, e := range entries {
+		for name, end := range map[string]func(*testing.T){ // of the wait for the standby
+			"an operator cancels the wait":    endWaits("pg_cancel_backend"),
+			"an operator terminates the wait": endWaits("pg_terminate_backend"),
+			"the primary restarts": func(t *testing.T) {
+				t.Helper()
+				testdb.Must(t, server.Restart(t.Context()))
+				standby = testdb.StandbyOf(whole, server, "service")
+			},
+		} {
+			t.Run(e.name+", "+name, func(t *testing.T) {
+				keys++
+				ask := call{key: fmt.Sprint("k", keys)}
+				standby.Leaves(t)
+				sent, back := make(chan struct{}), atomic.Bool{}
+				go func() {
+					defer close(sent)
+					got := e.do(t.Context(), on(db), ask)
+					if e.name == "Receive" && got.Err == nil && !back.Load() { // a pool of pgx does not show what the others need to know
+						t.Errorf("answered %+v without the standby", got)
+					}
+				}()
+				testrun.Row(t, standby, `select exists (select `+waiting+`)`)
+				end(t)
+				testrun.Row(t, standby, `select count(*) = $1 from idempotency_keys`, keys)
+				soon, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if got := e.do(soon, on(db), ask); !errors.Is(got.Err, idempotency.ErrUnknown) {
+					t.Errorf("a replay without the standby: %+v", got)
+				}
+				back.Store(true)
+				standby.Returns(t)
+				testrun.Receive(t, "the end of the request", sent)
+				testrun.True(t, "the request is answered", func() bool {
+					got := e.do(t.Context(), on(db), ask)
+					return got.Err == nil && got.Replayed
+				})
+				wantEffects(t, db, keys)
+			})
+		}
 	}
 }

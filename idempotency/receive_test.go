@@ -16,6 +16,7 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -42,7 +43,7 @@ func answer(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) 
 // A new request costs one round trip to read its key and one to commit, a replay the first alone.
 func TestReceive_roundTrips(t *testing.T) {
 	t.Parallel()
-	counted := &trips{}
+	counted := &trips{side: failpoint.After}
 	db := on(testdb.OpenAt(t, counted.proxied(t, testdb.URL(t)), postgres.Options{MaxConns: 1}))
 	var took [3]int64
 	for n, key := range []string{"prepares the statements", "k", "k"} {
@@ -141,4 +142,56 @@ func TestReceive_triesAgainWithinBounds(t *testing.T) {
 			})
 		})
 	}
+}
+
+func wantExpired(t *testing.T, q groupcommit.Querier, limit, want int) {
+	t.Helper()
+	if got, err := idempotency.ExpireKeys(t.Context(), q, limit); err != nil || got != want {
+		t.Errorf("%d expired, want %d: %v", got, want, err)
+	}
+}
+
+// claimExpired commits n keys that expired, the oldest first, a minute ago.
+func claimExpired(t *testing.T, db *postgres.DB, n int) {
+	t.Helper()
+	first := testdb.One[time.Time](t, db, `select clock_timestamp() - interval '1 minute'`)
+	b := &pgx.Batch{}
+	for i := range n {
+		idempotency.Claim(b, keyOf(fmt.Sprint("old", i)), theRequest(), theAnswer(), first.Add(time.Duration(i)*time.Millisecond))
+	}
+	testdb.Must(t, db.Commit(t.Context(), b))
+}
+
+func TestExpireKeys(t *testing.T) {
+	t.Parallel()
+
+	t.Run("the oldest keys lose answer and request, up to the limit, each once", func(t *testing.T) {
+		t.Parallel()
+		db := testdb.Reused(t)
+		claimExpired(t, db, 5)
+		wantExpired(t, db, 2, 2)
+		testrun.Same(t, "the rows at the limit", []string{
+			`old1 fingerprint 202 {"Location": ["/v1/charges/ch_1"]} t`,
+			`old2 fingerprint 202 {"Link": ["</a>", "</b>"], "Location": ["/v1/charges/ch_1"], "Content-Type": ["application/json"]} {"amount":1} f`,
+		}, testdb.All[string](t, db, `
+select concat_ws(' ', key, encode(fingerprint, 'escape'), status_code, headers, convert_from(request, 'UTF8'), body is null)
+  from idempotency_keys
+ order by key
+offset 1
+ limit 2`))
+		wantExpired(t, db, 2, 2)
+		wantExpired(t, db, 2, 1)
+		wantExpired(t, db, 2, 0)
+	})
+
+	t.Run("rows of a dead process are expired by the next", func(t *testing.T) {
+		t.Parallel()
+		db := testdb.Reused(t)
+		claimExpired(t, db, 3)
+		dead := testdb.Begin(t, db.Pool(), `select 1`)
+		wantExpired(t, dead, 2, 2)
+		wantExpired(t, db, 10, 1)
+		testdb.Must(t, dead.Rollback(t.Context()))
+		wantExpired(t, db, 10, 2)
+	})
 }

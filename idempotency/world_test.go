@@ -35,39 +35,12 @@ func openPool() (pool *pgxpool.Pool, end func()) {
 	return db.Pool(), end
 }
 
-// database is one that each entry takes. It calls committing before each COMMIT.
-type database struct {
-	*postgres.DB
+// database is one that each entry takes.
+type database struct{ *postgres.DB }
 
-	committing func()
-}
+func (d database) Begin(ctx context.Context) (pgx.Tx, error) { return d.Pool().Begin(ctx) }
 
-func (d database) Commit(ctx context.Context, b *pgx.Batch) error {
-	d.committing()
-	return d.DB.Commit(ctx, b)
-}
-
-func (d database) Begin(ctx context.Context) (pgx.Tx, error) {
-	tx, err := d.Pool().Begin(ctx)
-	return watchedTx{tx, d.committing}, err
-}
-
-// watchedTx refuses to commit without a deadline.
-type watchedTx struct {
-	pgx.Tx
-
-	committing func()
-}
-
-func (tx watchedTx) Commit(ctx context.Context) error {
-	if _, ok := ctx.Deadline(); !ok {
-		return errors.New("without a deadline")
-	}
-	tx.committing()
-	return tx.Tx.Commit(ctx)
-}
-
-func on(db *postgres.DB) database { return database{db, func() {}} }
+func on(db *postgres.DB) database { return database{db} }
 
 // patient is a database whose sessions wait 20 ms for a lock.
 func patient(t *testing.T) *postgres.DB {
@@ -95,13 +68,12 @@ type seen struct {
 type entry struct {
 	name, operation string
 	ask             func(ctx context.Context, db database, c call) seen
-	commit          int // statements of its COMMIT
 }
 
 var entries = []entry{
-	{"Receive", "pay.v1", receive, 2},
-	{"Once", "pay.v1", once, -1},
-	{"Middleware", "HTTP", post, -1},
+	{"Receive", "pay.v1", receive},
+	{"Once", "pay.v1", once},
+	{"Middleware", "HTTP", post},
 }
 
 func (c call) identify() (idempotency.Key, idempotency.Request) {
@@ -196,8 +168,12 @@ func (e entry) rival(t *testing.T, db *postgres.DB) pgx.Tx {
 	return tx
 }
 
-// trips counts round trips, and cuts the connection after one of them.
-type trips struct{ n, cut atomic.Int64 }
+// trips counts round trips, and cuts the connection at one of them.
+type trips struct {
+	side   failpoint.Side
+	away   bool // the connections after that too
+	n, cut atomic.Int64
+}
 
 // proxied is a way to a database whose round trips are counted.
 func (c *trips) proxied(t *testing.T, url string) string {
@@ -209,7 +185,10 @@ func (c *trips) proxied(t *testing.T, url string) string {
 }
 
 func (c *trips) count(trip *failpoint.Trip) failpoint.Fault {
-	if trip.Side == failpoint.After && c.n.Add(1) == c.cut.Load() {
+	if trip.Side != c.side {
+		return failpoint.None
+	}
+	if n, cut := c.n.Add(1), c.cut.Load(); n == cut || c.away && cut > 0 && n > cut {
 		return failpoint.Cut
 	}
 	return failpoint.None

@@ -2,23 +2,116 @@ package intake_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
+
+func TestMain(m *testing.M) { testrun.Main(m) }
+
+func acme() intake.Account {
+	return intake.Account{MerchantID: "acme", FeeBasisPoints: 250, FeeFixed: map[string]int64{"EUR": 5}, Notify: true}
+}
+
+// request is one under a key.
+func request(key string) intake.Request {
+	r := intake.Request{
+		Key:     idempotency.Key{Scope: "acme", Operation: "POST /v1/charges", Value: key},
+		Request: idempotency.Request{Fingerprint: []byte("f")},
+		ID:      "req_1",
+	}
+	r.Refuse = func(err error) (idempotency.Answer, bool) {
+		if taken, ok := errors.AsType[*intake.OrderTakenError](err); ok {
+			return idempotency.Answer{StatusCode: http.StatusConflict, Body: []byte(taken.Charge.ID)}, true
+		}
+		for _, known := range []error{ledger.ErrNotFound, domain.ErrFinished, domain.ErrNotCaptured, domain.ErrExceedsCaptured} {
+			if errors.Is(err, known) {
+				return idempotency.Answer{StatusCode: http.StatusConflict, Body: []byte(known.Error())}, true
+			}
+		}
+		return idempotency.Answer{}, false
+	}
+	return r
+}
+
+// to is a request under a key for what is done with a charge.
+func to(operation, key string) intake.Request {
+	r := request(key)
+	r.Key.Operation = "POST /v1/charges/:id/" + operation
+	return r
+}
+
+func mug() intake.Charge {
+	return intake.Charge{
+		OrderID: "order 1", Amount: 1000, Currency: "EUR", PaymentMethod: "pm_card_visa", Customer: "cus_ada",
+		Items: []domain.Item{{SKU: "mug", Quantity: 2}}, Description: "two mugs",
+		Metadata: map[string]string{"basket": "7"},
+	}
+}
+
+func accept(t *testing.T, in *intake.Intake, r intake.Request) idempotency.Result {
+	t.Helper()
+	accepted, err := in.AcceptCharge(t.Context(), acme(), r, mug())
+	testdb.Must(t, err)
+	return accepted
+}
+
+// charge accepts a charge and returns its id.
+func charge(t *testing.T, in *intake.Intake, key string) (id string) {
+	t.Helper()
+	return strings.TrimPrefix(accept(t, in, request(key)).Header.Get("Location"), "/v1/charges/")
+}
+
+func load(t *testing.T, db *postgres.DB, id string) ledger.Stream {
+	t.Helper()
+	s, err := ledger.Load(t.Context(), db, id)
+	testdb.Must(t, err)
+	return s
+}
+
+// keeping accepts into a database as the api does, in its role.
+func keeping(t *testing.T, db *postgres.DB) *intake.Intake {
+	t.Helper()
+	acting := testdb.As(t, db, postgres.RoleAPI)
+	return &intake.Intake{DB: acting, Options: idempotency.Options{Read: intake.BatchedRead(acting, 0), Retention: time.Hour}}
+}
+
+// tables counts the rows of every table that is not empty, but for what migrations
+// leave there.
+func tables(t *testing.T, db postgres.Querier) map[string]int64 {
+	t.Helper()
+	counted := testdb.Rows(t, db)
+	maps.DeleteFunc(counted, func(table string, n int64) bool {
+		return n == 0 || slices.Contains([]string{"payonce_migrations", "followers", "restore_mark", "audit_progress"}, table)
+	})
+	return counted
+}
+
+// wantCharges checks that so many charges were accepted, each of them whole.
+func wantCharges(t *testing.T, db postgres.Querier, n int64) {
+	t.Helper()
+	want := map[string]int64{"idempotency_keys": n, "ledger_events": n, "ledger_postings": n, "outbox": n}
+	maps.DeleteFunc(want, func(_ string, n int64) bool { return n == 0 })
+	testrun.Same(t, "rows", want, tables(t, db))
+}
 
 // captured accepts a charge of 1000 and captures it, as a worker would.
 func captured(t *testing.T, db *postgres.DB, key string) (id string) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,11 +17,148 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
+
+func TestMain(m *testing.M) { testrun.Main(m) }
+
+// The charges of these tests, and how they are stored.
+var (
+	requested, paid, attempt, cause = testdb.Requested, testdb.Paid, testdb.Attempt, testdb.Cause
+	commit, appended, exec          = testdb.Append, testdb.Appended, testdb.Statements
+)
+
+// load loads the one stream of most tests.
+func load(t *testing.T, q postgres.Querier) ledger.Stream {
+	t.Helper()
+	s, err := ledger.Load(t.Context(), q, "ch_1")
+	testdb.Must(t, err)
+	return s
+}
+
+// TestAppend_storesItsCause stores the cause, the merchant of the first event, and a time
+// of its own for an event whose cause has none.
+func TestAppend_storesItsCause(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	appended(t, db, ledger.New("ch_1"), cause("msg_7"), paid("acme", "pi_1")...)
+	got := testdb.All[map[string]string](t, db, `select distinct metadata || jsonb_build_object('merchant', merchant_id) from ledger_events`)
+	want := []map[string]string{{"correlation_id": "req_1", "causation_id": "msg_7", "actor": "test", "merchant": "acme"}}
+	testrun.Same(t, "events", want, got)
+	testrun.Same(t, "merchants of the postings", []string{"acme"}, testdb.All[string](t, db, `select distinct merchant_id from ledger_postings`))
+	e := load(t, db).Head()
+	if e.OccurredAt.IsZero() || e.RecordedAt.Sub(e.OccurredAt).Abs() > time.Minute {
+		t.Errorf("it occurred at %v and was recorded at %v", e.OccurredAt, e.RecordedAt)
+	}
+}
+
+// TestAppend_refusesAStaleVersion: a refused decision loses everything in its commit.
+func TestAppend_refusesAStaleVersion(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	stale := appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")[:2]...)
+	appended(t, db, stale, cause("b"), attempt(500))
+	appended(t, db, ledger.New("ch_2"), cause("a"), paid("acme", "pi_2")[:1]...)
+	before := testdb.All[string](t, db, `select e::text from ledger_events e union all select p::text from ledger_postings p order by 1`)
+	for name, test := range map[string]struct {
+		s        ledger.Stream
+		cause    string
+		events   []domain.Event
+		refused  string
+		conflict bool
+	}{
+		"a decision on an older state": {stale, "c", paid("acme", "pi_1")[2:], "ledger_events_version_once", true},
+		"the same decision made twice": {ledger.New("ch_2"), "a", paid("acme", "pi_2")[:1], "ledger_events_event_once", true},
+		"a payment of another charge":  {ledger.New("ch_3"), "b", paid("acme", "pi_1"), "ledger_events_by_payment_intent", false},
+	} {
+		_, err := commit(t.Context(), db, test.s, cause(test.cause), test.events...)
+		if ledger.IsConflict(err) != test.conflict || groupcommit.Constraint(err) != test.refused {
+			t.Errorf("%s: %v, want it refused by %s", name, err, test.refused)
+		}
+	}
+	testrun.Same(t, "what is stored", before,
+		testdb.All[string](t, db, `select e::text from ledger_events e union all select p::text from ledger_postings p order by 1`))
+	for _, err := range []error{nil, errors.New("something"), groupcommit.ErrUnknown, ledger.ErrNotFound} {
+		if ledger.IsConflict(err) {
+			t.Errorf("%v is taken for a conflict", err)
+		}
+	}
+}
+
+func TestEventIDs(t *testing.T) {
+	t.Parallel()
+	idOf := func(stream, by string, events ...domain.Event) string {
+		s, err := ledger.Append(&pgx.Batch{}, ledger.New(stream), cause(by), events...)
+		testdb.Must(t, err)
+		return s.Head().ID.String()
+	}
+	first := requested("acme")
+
+	// Another implementation of UUIDv5 made this one, but for the version, 8 for a request. It is
+	// stored data and never changes.
+	testrun.Same(t, "the id of the same decision", "0bf48e73-0551-8bd9-9b19-f82820c14f87", idOf("ch_1", "a", first))
+
+	ids := []string{ // of another stream, cause, type or occurrence
+		idOf("ch_1", "a", first), idOf("ch_2", "a", first), idOf("ch_1", "b", first), idOf("ch_1a", "", first),
+		idOf("ch_1", "a", first, attempt(500)), idOf("ch_1", "a", first, attempt(500), attempt(500)),
+		idOf("ch_1", "a", first, attempt(500), attempt(500), attempt(500)),
+	}
+	if slices.Sort(ids); len(slices.Compact(slices.Clone(ids))) != len(ids) {
+		t.Errorf("two of %v are alike", ids)
+	}
+}
+
+// TestAppend_continuesItsStream: a decision on events that the database does not have is refused.
+func TestAppend_continuesItsStream(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	for left := range 2 { // of two events, as after a failover that lost the others
+		id := fmt.Sprint("ch_", left)
+		lost, err := ledger.Append(&pgx.Batch{}, ledger.New(id), cause("a"), paid("acme", "pi_1")[:2]...)
+		testdb.Must(t, err)
+		if left > 0 {
+			appended(t, db, ledger.New(id), cause("a"), requested("acme"))
+		}
+		_, err = commit(t.Context(), db, lost, cause("b"), paid("acme", "pi_1")[2:]...)
+		if !ledger.IsConflict(err) || groupcommit.Constraint(err) != "ledger_events_previous_exists" {
+			t.Errorf("of two there are %d: %v, want a conflict", left, err)
+		}
+	}
+}
+
+// TestAppend_freesNoOrderOfAnother: a failure ends the hold of its own charge alone.
+func TestAppend_freesNoOrderOfAnother(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	first := requested("acme")
+	first.OneChargePerOrder = true
+	declined := domain.Failure{Code: domain.CardDeclined}
+	s := appended(t, db, ledger.New("ch_1"), cause("a"), first, paid("acme", "pi_1")[1])
+	exec(t, db, `update held_orders set stream_id = 'ch_other'`)
+	appended(t, db, s, cause("b"), domain.PaymentDeclined{Failure: declined}, domain.ChargeFailed{Failure: declined})
+	testrun.Same(t, "the order is held by", []string{"ch_other"}, testdb.All[string](t, db, `select stream_id from held_orders`))
+}
+
+func TestEnvelope(t *testing.T) {
+	t.Parallel()
+	s, err := ledger.Append(&pgx.Batch{}, ledger.New("ch_1"), cause("a"), requested("acme"))
+	testdb.Must(t, err)
+	want := ledger.Envelope{ID: s.Head().ID.String(), Type: "charge.requested.v1", ChargeID: "ch_1", Version: 1}
+	if got, err := ledger.DecodeEnvelope(s.EncodeEnvelope(s.Head())); got != want || err != nil {
+		t.Errorf("it opens as %+v, %v", got, err)
+	}
+	for _, payload := range []string{
+		``, `x`, `[]`, `{}`, `null`, `{"charge_id":"ch_1"}`, `{"charge_id":"ch_1","version":0}`, `{"version":1}`, `{"charge_id":"ch_1","version":1.5}`,
+	} {
+		if e, err := ledger.DecodeEnvelope([]byte(payload)); err == nil {
+			t.Errorf("%q was opened as %+v", payload, e)
+		}
+	}
+}
 
 // sameJSON compares stored data by its meaning: jsonb keeps neither white space nor the
 // order of members.
@@ -122,10 +260,19 @@ func TestLoader(t *testing.T) {
 
 func TestFindByPaymentIntent(t *testing.T) {
 	t.Parallel()
-	db := testdb.Reused(t)
+	db := testdb.Open(t)
 	appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
 	appended(t, db, ledger.New("ch_2"), cause("a"), paid("globex", "pi_2")...)
 	appended(t, db, ledger.New("ch_3"), cause("a"), paid("acme", "pi_3")[:2]...)
+
+	// The collation of the index is that of the comparison in the function, else it reads every event. An index that
+	// fits is used, however few events there are.
+	tx := testdb.Begin(t, db.Pool(), `set local enable_seqscan = off`)
+	_, err := ledger.FindByPaymentIntent(t.Context(), tx, "stripe", "pi_2")
+	if n := testdb.One[int](t, tx, `select pg_stat_get_xact_tuples_returned('ledger_events_by_payment_intent'::regclass)`); n != 1 || err != nil {
+		t.Errorf("it read %d entries of the index, want 1: %v", n, err)
+	}
+
 	for _, test := range []struct {
 		name, provider, intent string
 		want                   ledger.Owner
@@ -140,51 +287,6 @@ func TestFindByPaymentIntent(t *testing.T) {
 		got, err := ledger.FindByPaymentIntent(t.Context(), db, test.provider, test.intent)
 		if got != test.want || (err == nil) != (got != ledger.Owner{}) || err != nil && !errors.Is(err, ledger.ErrNotFound) {
 			t.Errorf("%s: found %+v, %v", test.name, got, err)
-		}
-	}
-}
-
-// TestFindByPaymentIntent_readsOneIndexEntry: the collation of the index is that of the
-// comparison in the function, else it reads every event.
-func TestFindByPaymentIntent_readsOneIndexEntry(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	for i := range 50 {
-		appended(t, db, ledger.New(fmt.Sprintf("ch_%d", i)), cause("a"), paid("acme", fmt.Sprintf("pi_%d", i))...)
-	}
-	tx, err := db.Pool().Begin(t.Context())
-	testdb.Must(t, err)
-	defer func() { _ = tx.Rollback(t.Context()) }()
-	// An index that fits is used, however few events there are.
-	testdb.Exec(t, tx, `set local enable_seqscan = off`)
-	owner, err := ledger.FindByPaymentIntent(t.Context(), tx, "stripe", "pi_7")
-	if err != nil || owner.StreamID != "ch_7" {
-		t.Fatalf("%v: %v", owner, err)
-	}
-	if n := testdb.One[int](t, tx, `select pg_stat_get_xact_tuples_returned('ledger_events_by_payment_intent'::regclass)`); n != 1 {
-		t.Errorf("it read %d entries of the index, want 1", n)
-	}
-}
-
-// TestReads_failWithTheDatabase: no read takes an error for an empty answer.
-func TestReads_failWithTheDatabase(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	for name, read := range map[string]func(context.Context) error{
-		"Load": func(ctx context.Context) error { _, err := ledger.Load(ctx, db, "ch_1"); return err },
-		"Each": func(ctx context.Context) error {
-			return ledger.Each(ctx, db, []string{"ch_1"}, func(ledger.Stream, error) bool { return true })
-		},
-		"FindByPaymentIntent": func(ctx context.Context) error {
-			_, err := ledger.FindByPaymentIntent(ctx, db, "stripe", "pi_1")
-			return err
-		},
-		"LoadHolder": func(ctx context.Context) error { _, err := ledger.LoadHolder(ctx, db, "acme", "1"); return err },
-	} {
-		ended, end := context.WithCancel(t.Context())
-		end()
-		if err := read(ended); !errors.Is(err, context.Canceled) || errors.Is(err, ledger.ErrNotFound) {
-			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -1,21 +1,27 @@
 package migrations_test
 
 import (
+	"errors"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/migrations"
 	"github.com/payonce/payonce/migrations/version"
 	"github.com/payonce/payonce/outbox"
@@ -164,4 +170,189 @@ create index forgotten_predicate on forgotten (g) where d = 'x'`)
 		"key 3 of index forgotten_column has collation default",
 	}
 	testrun.Same(t, "of the table that forgot it", want, testdb.All[string](t, db, read(t, "collated.sql")))
+}
+
+// guard is a constraint, and statements of which it refuses the last.
+type guard struct {
+	constraint, name string
+	statements       []string
+}
+
+// guards reads testdata/guards.sql: how its functions are created, and its blocks.
+func guards(t *testing.T) (functions string, all []guard) {
+	t.Helper()
+	blocks := strings.Split(read(t, "guards.sql"), "\n\n-- ")
+	for _, block := range blocks[1:] {
+		title, statements, _ := strings.Cut(block, "\n")
+		constraint, name, _ := strings.Cut(title, ": ")
+		all = append(all, guard{constraint, name, strings.Split(strings.TrimSpace(statements), ";\n")})
+	}
+	return blocks[0], all
+}
+
+// TestGuards makes every constraint of the schema refuse a statement, and checks that the
+// rest of the batch was rolled back with it.
+func TestGuards(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	functions, all := guards(t)
+	testdb.Exec(t, db.Pool(), functions)
+	found := constraints(t, db)
+	for _, g := range all {
+		t.Run(g.constraint+"/"+g.name, func(t *testing.T) {
+			t.Parallel()
+			accepts(t, db, g.statements[:len(g.statements)-1])
+			err := commit(t, db, g.statements...)
+			if got := groupcommit.Constraint(err); got != g.constraint {
+				t.Errorf("refused by %q (%v), want %s", got, err, g.constraint)
+			}
+			wantNothing(t, db)
+		})
+	}
+	for _, name := range found {
+		if !slices.ContainsFunc(all, func(g guard) bool { return g.constraint == name }) {
+			t.Errorf("nothing here is refused by %s", name)
+		}
+	}
+}
+
+func TestAppendOnly(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	functions, _ := guards(t)
+	for _, sql := range []string{
+		functions, `select event('ch_1', 1, 'a')`, `select posting(1, 'a:EUR', 'b:EUR', 5)`,
+		`insert into operator_actions (actor, login, action, subject, after) values ('me', 'me', 'a', 's', '{}')`,
+	} {
+		testdb.Exec(t, db.Pool(), sql)
+	}
+	tables := []string{"ledger_events", "ledger_postings", "operator_actions"}
+	refusals := map[string]string{ // what each says
+		`delete from ledger_events where version = 7`: "ledger_events is append-only: DELETE refused", // that is not there
+		`
+insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+select event_id, stream_id, version, type, 1, merchant_id, data, metadata, now()
+  from ledger_events
+    on conflict (event_id) do update set type = 'x'`: "ledger_events is append-only: UPDATE refused",
+	}
+	for i, table := range tables {
+		refusals["update "+table+" set "+[]string{"type = 'x'", "amount = 6", "actor = 'you'"}[i]] = table + " is append-only: UPDATE refused"
+		refusals["delete from "+table] = table + " is append-only: DELETE refused"
+		refusals["truncate "+table] = table + " is append-only: TRUNCATE refused"
+	}
+	for statement, says := range refusals {
+		t.Run(statement, func(t *testing.T) {
+			t.Parallel()
+			err := commit(t, db, statement)
+			refusal, is := errors.AsType[*pgconn.PgError](err)
+			if !is || refusal.Code != "23001" || refusal.Message != says || refusal.ConstraintName != "" {
+				t.Errorf("the error is %v, want 23001 and %q", err, says)
+			}
+			wantNothing(t, db)
+		})
+	}
+	found := testdb.All[string](t, db, `select tgrelid::regclass::text from pg_trigger where tgfoid = 'refuse_change'::regproc order by 1`)
+	testrun.Same(t, "append-only tables", tables, found)
+}
+
+// commit commits a witness and then the statements.
+func commit(t *testing.T, db *postgres.DB, statements ...string) error {
+	t.Helper()
+	b := &pgx.Batch{}
+	b.Queue(`insert into outbox (topic, message_id, payload, metadata) values ($1, 'witness', '', '{}')`, t.Name())
+	for _, sql := range statements {
+		b.Queue(sql)
+	}
+	return db.Commit(t.Context(), b)
+}
+
+// wantNothing checks that the witness of this test was rolled back with its batch.
+func wantNothing(t *testing.T, db postgres.Querier) {
+	t.Helper()
+	if testdb.One[bool](t, db, `select exists (select from outbox where topic = $1)`, t.Name()) {
+		t.Error("the rest of the refused batch is there")
+	}
+}
+
+// accepts checks that the statements before the refused one are accepted.
+func accepts(t *testing.T, db *postgres.DB, statements []string) {
+	t.Helper()
+	tx, err := db.Pool().Begin(t.Context())
+	testdb.Must(t, err)
+	for _, sql := range statements {
+		if _, err := tx.Exec(t.Context(), sql); err != nil {
+			t.Errorf("%s: %v", sql, err)
+		}
+	}
+	testdb.Must(t, tx.Rollback(t.Context()))
+}
+
+// constraints are all that the schema has, with unique indexes and without not
+// null. Those of goose's own table are not ours.
+func constraints(t *testing.T, db postgres.Querier) []string {
+	t.Helper()
+	names := testdb.All[string](t, db, `
+select conname::text
+  from pg_constraint
+ where connamespace = 'public'::regnamespace
+   and contype <> 'n'
+   and conrelid <> 'payonce_migrations'::regclass
+ union
+select c.relname::text
+  from pg_index i
+  join pg_class c
+    on c.oid = i.indexrelid
+ where i.indisunique
+   and c.relnamespace = 'public'::regnamespace
+   and i.indrelid <> 'payonce_migrations'::regclass`)
+	if len(names) < 40 {
+		t.Errorf("only %d constraints were found", len(names))
+	}
+	return names
+}
+
+// TestRestoreGuard: the mark stays with the files, and with nothing that is dumped
+// and restored. TestRestore_ofAnOlderDump_capturesNothingTwice in e2e has true dumps.
+func TestRestoreGuard(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		statements []string
+		own        bool
+	}{
+		"a database that was made from a template":       {nil, true},
+		"tables that were written anew where they stand": {[]string{`vacuum full`, `vacuum freeze restore_mark`, `cluster restore_mark using restore_mark_pkey`}, true},
+		"a row that was locked":                          {[]string{`select only_one from restore_mark for update`}, true},
+		"a row that another transaction wrote":           {[]string{`update restore_mark set written_in = written_in`}, false},
+		"rows without their table":                       {[]string{`create table dump as select only_one, written_in from restore_mark`, `truncate restore_mark`, `insert into restore_mark table dump`}, false},
+		"no row":                                         {[]string{`truncate restore_mark`}, false},
+		"a table that came through a dump, by chance in the transaction of the same number": {[]string{`drop view restore_guard; drop table restore_mark`, anew(t)}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.Open(t)
+			for _, sql := range test.statements {
+				testdb.Exec(t, db.Pool(), sql)
+			}
+			if own := testdb.One[bool](t, testdb.As(t, db, postgres.RoleWorker), `select is_original from restore_guard`); own != test.own {
+				t.Errorf("original: %t, want %t", own, test.own)
+			}
+		})
+	}
+}
+
+// anew makes the mark as a dump does, without the column that is gone.
+func anew(t *testing.T) string {
+	t.Helper()
+	_, sql, found := strings.Cut(ledger.Schema(), "create table restore_mark")
+	if !found {
+		t.Fatal("the schema of the ledger has no restore_mark")
+	}
+	sql = "create table restore_mark" + sql + ";\ngrant select on restore_guard to payonce_worker"
+	for _, gone := range []string{"  dropped    boolean,\n", "alter table restore_mark\n drop column dropped;\n"} {
+		if strings.Count(sql, gone) != 1 {
+			t.Fatalf("the schema of the ledger has not one %q", gone)
+		}
+		sql = strings.ReplaceAll(sql, gone, "")
+	}
+	return sql
 }

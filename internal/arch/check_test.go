@@ -6,15 +6,58 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/internal/testrun"
 )
+
+// module is the import path of the tree whose imports are checked.
+const module = "github.com/payonce/payonce"
+
+const (
+	// strict are packages whose tests import no more than they do. Other tests may import
+	// what they need, such as a database.
+	strict = "domain e2e e2e/failover internal/robustness/demo internal/robustness/harness"
+	// pure are packages that import, outside this module, the standard library alone.
+	pure = "domain fulfillment/schema"
+	// testHelpers are packages that every test may import: they know none of the service.
+	testHelpers = "internal/testrun"
+)
+
+const (
+	// public are packages that other modules import. Their exported API is in testdata/api/, and no
+	// line of it names a package but these: of the standard library, pgx, Watermill, and public ones.
+	public = "groupcommit idempotency inbox inbox/deadletter outbox outbox/doorbell"
+	// namedByAPI are the names of these packages.
+	namedByAPI = "context errors http json slog time pgx pgxpool message groupcommit"
+)
+
+// A rule is a line of testdata/imports.txt, where each kind of them is explained.
+type rule struct{ path, list, why string }
+
+// readRules returns the rules of each kind.
+func readRules(tb testing.TB) map[string][]rule {
+	tb.Helper()
+	text, err := os.ReadFile("testdata/imports.txt")
+	must(tb, err)
+	rules := make(map[string][]rule)
+	for line := range strings.Lines(string(text)) {
+		parts := strings.Split(line, "|")
+		switch {
+		case line[0] == '#' || line == "\n":
+		case len(parts) == 3:
+			kind, path, _ := strings.Cut(strings.TrimSpace(parts[0]), " ")
+			rules[kind] = append(rules[kind], rule{path, strings.TrimSpace(parts[1]), strings.TrimSpace(parts[2])})
+		default:
+			tb.Errorf("imports.txt has a line of %d parts: %s", len(parts), line)
+		}
+	}
+	return rules
+}
 
 // pkg is what the checks need of "go list -json".
 type pkg struct {
@@ -175,59 +218,33 @@ func TestRules_nameWhatExists(t *testing.T) {
 	}
 }
 
-// TestChecks_findPlantedViolations shows that the checks can fail: each case plants a
-// violation and names the beginning of the sentence that it must cause.
+// TestChecks_findPlantedViolations shows that the checks can fail: each row is a package with imports of its own and
+// of its tests, and what it causes is a sentence that begins so, or none.
 func TestChecks_findPlantedViolations(t *testing.T) {
 	t.Parallel()
+	const at = module + "/"
 	rules := readRules(t)
-	bans := rules["program"]
-	at := func(path string) string { return module + "/" + path }
-	// planted is a package with imports, of which those after "tests" are its tests'.
-	planted := func(path string, imports ...string) pkg {
-		for i, p := range imports {
-			if !strings.Contains(p, ".") && p != "errors" && p != "tests" {
-				imports[i] = at(p)
-			}
-		}
-		own, tests := imports, []string(nil)
-		if i := slices.Index(imports, "tests"); i >= 0 {
-			own, tests = imports[:i], imports[i+1:]
-		}
-		return pkg{ImportPath: at(path), Imports: own, XTestImports: tests, Deps: own}
-	}
-	check := func(p pkg) []string {
-		only := slices.DeleteFunc(slices.Clone(rules["package"]), func(r rule) bool { return r.path != local(p.ImportPath) })
-		return slices.Concat(checkRules(only, []pkg{p}), checkThirdParties(rules["module"], []pkg{p}))
-	}
-	for name, test := range map[string]struct {
-		got  []string
-		want []string
-	}{
-		"domain imports a third party":       {check(planted("domain", "errors", "github.com/google/uuid")), []string{"domain must not import github.com/google/uuid: "}},
-		"a test of domain uses the database": {check(planted("domain", "tests", "internal/postgres")), []string{"domain must not import internal/postgres: "}},
-		"a test of the ledger may use it":    {check(planted("ledger", "tests", "internal/postgres", "internal/testrun")), nil},
-		"fulfillment calls intake back":      {check(planted("fulfillment", "intake")), []string{"fulfillment must not import intake: "}},
-		"a black-box test shares the code":   {check(planted("e2e", "tests", "ledger")), []string{"e2e must not import ledger: "}},
-		"a package has no rule":              {check(planted("internal/util")), []string{"internal/util has no rule"}},
-		"a rule has no package":              {checkRules([]rule{{path: "outbox"}}, nil), []string{"outbox has a rule and is not in the tree"}},
-		"a step takes a message of Watermill, its test an Echo context": {
-			check(planted("fulfillment", "github.com/ThreeDotsLabs/watermill/message", "tests", "github.com/labstack/echo/v4")),
-			[]string{"fulfillment must not import github.com/ThreeDotsLabs/watermill/message: ", "fulfillment must not import github.com/labstack/echo/v4: "},
-		},
-		"the api links stripe-go":       {checkBans(bans, []pkg{planted("cmd/api", "github.com/stripe/stripe-go/v85")}), []string{"cmd/api must not link github.com/stripe: "}},
-		"a name that only begins alike": {checkBans(bans, []pkg{planted("cmd/api", "github.com/stripes", "internal/stripes", "testing2")}), nil},
+	for _, planted := range []struct{ path, imports, ofTests, want string }{
+		{"domain", "errors github.com/google/uuid", "", "domain must not import github.com/google/uuid: "},
+		{"domain", "errors", at + "internal/postgres", "domain must not import internal/postgres: "},
+		{"ledger", "", at + "internal/postgres " + at + "internal/testrun", ""},
+		{"fulfillment", at + "intake", "", "fulfillment must not import intake: "},
+		{"fulfillment", "", "github.com/labstack/echo/v4", "fulfillment must not import github.com/labstack/echo/v4: "},
+		{"e2e", "", at + "ledger", "e2e must not import ledger: "},
+		{"internal/util", "", "", "internal/util has no rule"},
+		{"cmd/sandbox", "github.com/stripes testing2", "", ""}, // begin alike
+		{"cmd/sandbox", "testing", "", "cmd/sandbox must not link testing: "},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if len(test.got) != len(test.want) {
-				t.Fatalf("sentences (-want +got):\n%s", cmp.Diff(test.want, test.got))
-			}
-			for i, want := range test.want {
-				if !strings.HasPrefix(test.got[i], want) {
-					t.Errorf("sentence %d: got %q, want one that begins with %q", i, test.got[i], want)
-				}
-			}
-		})
+		p := []pkg{{ImportPath: at + planted.path, Imports: strings.Fields(planted.imports), XTestImports: strings.Fields(planted.ofTests)}}
+		p[0].Deps = p[0].Imports
+		only := slices.DeleteFunc(slices.Clone(rules["package"]), func(r rule) bool { return r.path != planted.path })
+		got := slices.Concat(checkRules(only, p), checkThirdParties(rules["module"], p), checkBans(rules["program"], p))
+		if (len(got) == 1) != (planted.want != "") || len(got) == 1 && !strings.HasPrefix(got[0], planted.want) {
+			t.Errorf("%+v causes %q", planted, got)
+		}
+	}
+	if got := checkRules([]rule{{path: "outbox"}}, nil); len(got) != 1 {
+		t.Errorf("a rule without a package causes %q", got)
 	}
 }
 

@@ -148,18 +148,7 @@ func (w *world) sendAll(t *testing.T, calls ...call) <-chan answer {
 	return answers
 }
 
-const countRows = `
-select json_object_agg(relname,
-         (xpath('/row/n/text()', query_to_xml(format('select count(*) as n from %I', relname), false, true, '')))[1]::text::bigint)
-  from pg_class
- where relkind = 'r'
-   and relnamespace = 'public'::regnamespace`
-
-// rows counts the rows of every table.
-func rows(tb testing.TB, db *postgres.DB) map[string]int64 {
-	tb.Helper()
-	return testdb.One[map[string]int64](tb, db, countRows)
-}
+var rows = testdb.Rows
 
 // wantRows compares the rows of every table with what they were, and what was
 // added to each since.

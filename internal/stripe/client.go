@@ -72,11 +72,9 @@ type Config struct {
 type Client struct {
 	api       *stripego.Client
 	transport *http.Transport
-	timeout   time.Duration
-	key       string
-	account   string
+	account   Account // its ID is empty where the provider is to be asked
 	limiter   *limiter
-	blocked   atomic.Pointer[string] // see Blocked
+	blocked   atomic.Value // a string, see Blocked
 }
 
 // New returns a client, or a sentence that names the unusable setting. It sends
@@ -95,7 +93,6 @@ func New(cfg Config) (*Client, error) {
 	if base == stripego.APIURL {
 		cfg.Limits.PerSecond = cmp.Or(cfg.Limits.PerSecond, perSecondAtStripe[isLive(cfg.SecretKey)])
 	}
-	timeout := cmp.Or(cfg.Timeout, defaultTimeout)
 	transport := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		Protocols:           new(http.Protocols),
@@ -111,15 +108,13 @@ func New(cfg Config) (*Client, error) {
 		HTTPClient: &http.Client{
 			Transport:     onceTransport{transport, cfg.Observe},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-			Timeout:       timeout,
+			Timeout:       cmp.Or(cfg.Timeout, defaultTimeout),
 		},
 	})
 	return &Client{
 		api:       stripego.NewClient(cfg.SecretKey, stripego.WithBackends(&stripego.Backends{API: backend})),
 		transport: transport,
-		timeout:   timeout,
-		key:       cfg.SecretKey,
-		account:   cfg.Account,
+		account:   Account{ID: cfg.Account, Live: isLive(cfg.SecretKey)},
 		limiter:   newLimiter(cfg.Limits),
 	}, nil
 }
@@ -127,10 +122,8 @@ func New(cfg Config) (*Client, error) {
 // Blocked returns why an operator must mend the secret key, as the last answer said; "" after
 // an answer that accepted it.
 func (c *Client) Blocked() string {
-	if why := c.blocked.Load(); why != nil {
-		return *why
-	}
-	return ""
+	why, _ := c.blocked.Load().(string)
+	return why
 }
 
 // Account is an account of the provider in one of its modes, which share nothing.
@@ -142,22 +135,19 @@ type Account struct {
 // Account is Config.Account, or retrieves the account of the secret key. The mode is the key's
 // own: no answer names it.
 func (c *Client) Account(ctx context.Context) (a Account, err error) {
-	if c.account != "" {
-		return Account{ID: c.account, Live: isLive(c.key)}, nil
+	if c.account.ID != "" {
+		return c.account, nil
 	}
 	defer wrap(&err, "retrieve", "the account of STRIPE_SECRET_KEY")
-	id, err := ask(ctx, c, func(ctx context.Context) (*stripego.Account, error) {
+	a, err = ask(ctx, c, func(ctx context.Context) (*stripego.Account, error) {
 		return c.api.V1Accounts.Retrieve(ctx, nil)
-	}, func(sent *stripego.Account) (string, error) {
-		return sent.ID, checkObject(sent.Object, "account", sent.ID)
+	}, func(sent *stripego.Account) (Account, error) {
+		return Account{ID: sent.ID, Live: c.account.Live}, checkObject(sent.Object, "account", sent.ID)
 	})
 	if e, ok := errors.AsType[*Error](err); ok && e.Kind == Rejected && e.StatusCode == http.StatusNotFound {
-		id, err = "none", nil
+		return Account{ID: "none", Live: c.account.Live}, nil
 	}
-	if err != nil {
-		return Account{}, err
-	}
-	return Account{ID: id, Live: isLive(c.key)}, nil
+	return a, err
 }
 
 // isLive reports whether a secret or restricted key is one of live mode.
@@ -186,13 +176,12 @@ func origin(base, key string) (string, error) {
 // ask runs one call of stripe-go and classifies what came back. The error
 // decides: stripe-go returns an empty object beside it, never nil.
 func ask[S, T any](ctx context.Context, c *Client, send func(context.Context) (S, error), read func(S) (T, error)) (v T, err error) {
-	var none T
 	if err := ctx.Err(); err != nil {
-		return none, err
+		return v, err
 	}
 	leave, err := c.limiter.enter(ctx)
 	if err != nil {
-		return none, err
+		return v, err
 	}
 	var a Answered
 	defer func() {
@@ -201,24 +190,23 @@ func ask[S, T any](ctx context.Context, c *Client, send func(context.Context) (S
 			if a.Status == 0 { // nothing was answered, so it is not the answer's fault
 				panic(cause)
 			}
-			v, err = none, unavailable(fmt.Errorf("stripe-go panics: %v", cause))
+			err = unavailable(fmt.Errorf("stripe-go panics: %v", cause))
 		}
 	}()
 	sent, err := send(context.WithValue(ctx, answerKey{}, &a))
 	if err != nil {
-		err = c.classify(ctx, a, err)
+		err = classify(ctx, a, err)
 		if e, ok := errors.AsType[*Error](err); ok && e.Kind == Blocked {
-			c.blocked.Store(new(err.Error()))
+			c.blocked.Store(err.Error())
 		}
-		return none, err
+		return v, err
 	}
-	c.blocked.Store(nil)
-	if a.Status/100 != 2 {
-		// stripe-go takes everything below 400 for a success.
-		return none, unavailable(fmt.Errorf("answered %d, which the provider's API never does", a.Status))
+	c.blocked.Store("")
+	if a.Status/100 != 2 { // stripe-go takes everything below 400 for a success
+		return v, unavailable(fmt.Errorf("answered %d, which the provider's API never does", a.Status))
 	}
 	if v, err = read(sent); err != nil {
-		return none, unavailable(err)
+		return *new(T), unavailable(err)
 	}
 	return v, nil
 }
@@ -242,8 +230,9 @@ func given(parameter string) *string {
 // alter (spaces), or the provider refuse (long), and an id that leads to another path than its own: an
 // empty one turns a retrieve into a list. stripe-go escapes what an id holds, but dots.
 func checkNames(names ...string) error {
+	invisible := func(r rune) bool { return r < '!' || r > '~' }
 	for _, name := range names {
-		if strings.Trim(name, ".") == "" || len(name) > maxName || !visible(name) {
+		if strings.Trim(name, ".") == "" || len(name) > maxName || strings.ContainsFunc(name, invisible) {
 			return &Error{Kind: Rejected, Why: Decline{Message: "a key or an id is not made of 1 to 255 visible ASCII characters"}}
 		}
 	}
@@ -257,10 +246,6 @@ func checkObject(object, want, id string) error {
 		return fmt.Errorf("the answer holds no %s", want)
 	}
 	return nil
-}
-
-func visible(s string) bool {
-	return strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) < 0
 }
 
 const (

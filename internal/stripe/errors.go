@@ -75,7 +75,7 @@ func unavailable(why error) error {
 }
 
 // classify turns an error of stripe-go into one of ours.
-func (c *Client) classify(ctx context.Context, a Answered, err error) error {
+func classify(ctx context.Context, a Answered, err error) error {
 	var received *stripego.Error
 	if errors.As(err, &received) && received.Type != "" {
 		return answered(received, a)
@@ -86,7 +86,7 @@ func (c *Client) classify(ctx context.Context, a Answered, err error) error {
 	var timeout net.Error
 	switch {
 	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, context.Canceled):
-		return unavailable(fmt.Errorf("no answer within %s", c.timeout))
+		return unavailable(errors.New("no answer came in time"))
 	case a.Status == 0:
 		return unavailable(err)
 	default: // stripe-go's message quotes the body

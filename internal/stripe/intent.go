@@ -194,8 +194,8 @@ func (c *Client) intent(ctx context.Context, id string, send func(context.Contex
 // Intents returns every intent of the account, newest first, in pages of a hundred. An error ends
 // the sequence; a list that has an intent twice is Unavailable.
 func (c *Client) Intents(ctx context.Context) iter.Seq2[Intent, error] {
-	return pages(ctx, c, "list payment intents of", "", listedIntentOf, func(in Intent) string { return in.ID },
-		func(ctx context.Context, p stripego.ListParams, _ *string) *stripego.V1List[*stripego.PaymentIntent] {
+	return pages(ctx, c, "list payment intents of the account", listedIntentOf, func(in Intent) string { return in.ID },
+		func(ctx context.Context, p stripego.ListParams) *stripego.V1List[*stripego.PaymentIntent] {
 			return c.api.V1PaymentIntents.List(ctx, &stripego.PaymentIntentListParams{ListParams: p})
 		})
 }
@@ -229,7 +229,7 @@ func intentOf(pi *stripego.PaymentIntent) (Intent, error) {
 		in.RedirectURL = next.RedirectToURL.URL
 	}
 	var err error
-	if in.Currency, err = received(pi.Currency, &in.Amount, &in.AmountReceived); err != nil {
+	if in.Currency, err = convert(string(pi.Currency), false, &in.Amount, &in.AmountReceived); err != nil {
 		return Intent{}, fmt.Errorf("payment intent %s: %w", in.ID, err)
 	}
 	return in, nil
@@ -249,32 +249,27 @@ var stripeUnits = map[string]struct{ sent, iso int64 }{"ISK": {100, 1}, "UGX": {
 
 // sentAmount converts ISO 4217 minor units to Stripe's. An amount that Stripe cannot hold is Rejected.
 func sentAmount(amount int64, currency string) (int64, error) {
-	u := stripeUnits[strings.ToUpper(currency)]
-	converted, ok := convert(amount, u.iso, u.sent)
-	if !ok || currency == "" {
-		return 0, &Error{Kind: Rejected, Why: Decline{Message: fmt.Sprintf("%d %q is no amount of the provider's", amount, currency)}}
+	if _, err := convert(currency, true, &amount); err != nil {
+		return 0, &Error{Kind: Rejected, Why: Decline{Message: err.Error()}}
 	}
-	return converted, nil
+	return amount, nil
 }
 
-// received converts amounts in Stripe's minor units to those of ISO 4217, in place, and returns the
-// currency in upper case.
-func received(currency stripego.Currency, amounts ...*int64) (code string, err error) {
-	code = strings.ToUpper(string(currency))
+// convert converts amounts in place, to Stripe's minor units where they are to be sent, else to those of ISO 4217, and
+// returns the currency in upper case. Each must be a whole number of 64 bits in both.
+func convert(currency string, toSend bool, amounts ...*int64) (code string, err error) {
+	code = strings.ToUpper(currency)
 	u := stripeUnits[code]
+	from, to := cmp.Or(u.sent, 1), cmp.Or(u.iso, 1) // both are 0 of a currency that is in no list
+	if toSend {
+		from, to = to, from
+	}
 	for _, amount := range amounts {
-		converted, ok := convert(*amount, u.sent, u.iso)
-		if !ok || code == "" {
-			return "", fmt.Errorf("%d %q is no whole amount in ISO 4217 minor units", *amount, code)
+		whole := *amount / from
+		if code == "" || *amount%from != 0 || whole*to/to != whole {
+			return "", fmt.Errorf("%d %q is no whole amount in Stripe's minor units and those of ISO 4217", *amount, code)
 		}
-		*amount = converted
+		*amount = whole * to
 	}
 	return code, nil
-}
-
-// convert returns amount of from units in to units, and whether that is a whole number of 64 bits.
-func convert(amount, from, to int64) (int64, bool) {
-	from, to = cmp.Or(from, 1), cmp.Or(to, 1) // both are 0 of a currency that is in no list
-	whole := amount / from
-	return whole * to, amount%from == 0 && whole*to/to == whole
 }

@@ -16,7 +16,10 @@ import (
 	"time"
 
 	"github.com/payonce/payonce/internal/stripe"
+	"github.com/payonce/payonce/internal/testrun"
 )
+
+func TestMain(m *testing.M) { testrun.Main(m) }
 
 const secretKey = "sk_test_neverprinted"
 
@@ -41,9 +44,7 @@ func newProvider(tb testing.TB, answer http.HandlerFunc) *provider {
 func newClient(tb testing.TB, base string, timeout time.Duration) *stripe.Client {
 	tb.Helper()
 	c, err := stripe.New(stripe.Config{SecretKey: secretKey, Base: base, Timeout: timeout})
-	if err != nil {
-		tb.Fatalf("new client: %v", err)
-	}
+	testrun.Must(tb, err)
 	tb.Cleanup(c.Close)
 	return c
 }

@@ -73,6 +73,17 @@ func One[T any](tb testing.TB, q groupcommit.Querier, sql string, args ...any) T
 	return values[0]
 }
 
+// Rows counts the rows of every table.
+func Rows(tb testing.TB, q groupcommit.Querier) map[string]int64 {
+	tb.Helper()
+	return One[map[string]int64](tb, q, `
+select json_object_agg(relname,
+         (xpath('/row/n/text()', query_to_xml(format('select count(*) as n from %I', relname), false, true, '')))[1]::text::bigint)
+  from pg_class
+ where relkind = 'r'
+   and relnamespace = 'public'::regnamespace`)
+}
+
 // Code is the SQLSTATE of an error, "" if it has none.
 func Code(err error) string {
 	refusal, _ := errors.AsType[*pgconn.PgError](err)

@@ -2,15 +2,88 @@ package books_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/ledger/books"
 )
+
+func TestMain(m *testing.M) { testrun.Main(m) }
+
+// The charges of these tests, and how they are stored.
+var (
+	requested, paid, attempt, cause = testdb.Requested, testdb.Paid, testdb.Attempt, testdb.Cause
+	commit, appended, exec          = testdb.Append, testdb.Appended, testdb.Statements
+)
+
+// addUp adds up the balances until no event is left, and returns the number of events. It waits
+// for the open transactions of other tests on the same server.
+func addUp(t *testing.T, db *postgres.DB) (events int) {
+	t.Helper()
+	testrun.Progress(t, "the balances have caught up", func() (string, bool) {
+		n, err := books.AddUp(t.Context(), db)
+		testdb.Must(t, err)
+		events += n
+		left := testdb.One[int](t, db, `
+select count(*)
+  from ledger_events e
+  join followers f on (e.txid, e.position) > (f.txid, f.position)
+ where f.name = 'balances'`)
+		return fmt.Sprintf("%d events are added, %d are left", events, left), left == 0
+	})
+	return events
+}
+
+// listed returns the ids of the charges of a page of acme's, unless q says otherwise, and the next page.
+func listed(t *testing.T, db *postgres.DB, q books.ListQuery) (ids []string, next string) {
+	t.Helper()
+	if q.MerchantID == "" {
+		q.MerchantID = "acme"
+	}
+	if q.Limit == 0 {
+		q.Limit = 100
+	}
+	page, err := books.ListCharges(t.Context(), db, q)
+	testdb.Must(t, err)
+	for _, raw := range page.Data {
+		var view domain.View
+		testdb.Must(t, json.Unmarshal(raw, &view))
+		ids = append(ids, view.ID)
+	}
+	if page.HasMore != (page.Next != "") {
+		t.Errorf("a page has more: %t, next is %q", page.HasMore, page.Next)
+	}
+	return ids, page.Next
+}
+
+// checkBalances compares the stored sums with those of the postings.
+func checkBalances(t *testing.T, db *postgres.DB) {
+	t.Helper()
+	want := testdb.All[string](t, db, `
+select row(merchant_id, account, sum(debits), sum(credits))::text
+  from (select merchant_id, debit as account, amount as debits, 0 as credits from ledger_postings
+         union all
+        select merchant_id, credit, 0, amount from ledger_postings) legs
+ group by merchant_id, account
+ order by merchant_id, account`)
+	got := testdb.All[string](t, db, `
+select row(merchant_id, account, debits, credits)::text
+  from account_balances
+ order by merchant_id, account`)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("balances (-postings +stored):\n%s", diff)
+	}
+}
 
 func owner(id, merchant string) ledger.Owner { return ledger.Owner{StreamID: id, MerchantID: merchant} }
 
@@ -31,7 +104,14 @@ func TestReads_failWithTheDatabase(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	for name, read := range map[string]func(context.Context) error{
-		"Find": func(ctx context.Context) error { _, err := books.Find(ctx, db, "ch_1"); return err },
+		"Load": func(ctx context.Context) error { _, err := ledger.Load(ctx, db, "ch_1"); return err },
+		"Each": func(ctx context.Context) error { return ledger.Each(ctx, db, []string{"ch_1"}, nil) },
+		"FindByPaymentIntent": func(ctx context.Context) error {
+			_, err := ledger.FindByPaymentIntent(ctx, db, "stripe", "pi_1")
+			return err
+		},
+		"LoadHolder": func(ctx context.Context) error { _, err := ledger.LoadHolder(ctx, db, "acme", "1"); return err },
+		"Find":       func(ctx context.Context) error { _, err := books.Find(ctx, db, "ch_1"); return err },
 		"ListCharges": func(ctx context.Context) error {
 			_, err := books.ListCharges(ctx, db, books.ListQuery{MerchantID: "acme", Limit: 1})
 			return err

@@ -2,14 +2,18 @@ package books_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
@@ -112,4 +116,106 @@ func TestFollowers_skipNothingThatCommitsLate(t *testing.T) {
 	testrun.Same(t, "the feed", []string{"ch_1 charge.succeeded", "ch_2 charge.succeeded"}, followAll(t, db, &next, 10, 2))
 	testrun.Same(t, "events that were added", 8, addUp(t, db))
 	testrun.Same(t, "credits", int64(1940), paidOut())
+}
+
+// follow reads acme's feed page by page from a cursor to its end, and adds what it reads to ids.
+func follow(t *testing.T, q postgres.Querier, next *string, limit int, ids []string) []string {
+	t.Helper()
+	for more := true; more; {
+		page, err := books.ReadFeed(t.Context(), q, "acme", *next, limit)
+		testdb.Must(t, err)
+		for _, raw := range page.Data {
+			var entry struct {
+				ID   string
+				Type string
+				Data struct{ ID string }
+			}
+			testdb.Must(t, json.Unmarshal(raw, &entry))
+			ids = append(ids, entry.Data.ID+" "+entry.Type)
+		}
+		*next, more = page.Next, page.HasMore
+		if len(page.Data) > limit || more && len(page.Data) == 0 {
+			t.Fatalf("a page of %d entries has %d, more: %t", limit, len(page.Data), more)
+		}
+	}
+	return ids
+}
+
+// followAll follows until so many entries came. It waits for the open transactions of other tests.
+func followAll(t *testing.T, q postgres.Querier, next *string, limit, entries int) (ids []string) {
+	t.Helper()
+	testrun.Progress(t, fmt.Sprintf("the feed has %d entries", entries), func() (string, bool) {
+		ids = follow(t, q, next, limit, ids)
+		return strings.Join(ids, ", "), len(ids) >= entries
+	})
+	return ids
+}
+
+func TestReadFeed(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	api := testdb.As(t, db, postgres.RoleAPI).Tenant("acme")
+	refund := []domain.Event{
+		domain.RefundRequested{RefundID: "re_1", Amount: 600},
+		domain.RefundSucceeded{RefundID: "re_1", Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 600},
+	}
+	for i := range 4 {
+		id := fmt.Sprint("ch_", i)
+		appended(t, db, ledger.New(id), cause("a"), paid("acme", "pi_"+id)...)
+	}
+	appended(t, db, ledger.New("ch_other"), cause("a"), paid("globex", "pi_other")...)
+	s, err := ledger.Load(t.Context(), db, "ch_1")
+	testdb.Must(t, err)
+	appended(t, db, s, cause("b"), refund...)
+	want := []string{"ch_0 charge.succeeded", "ch_1 charge.succeeded", "ch_2 charge.succeeded", "ch_3 charge.succeeded", "re_1 refund.succeeded"}
+
+	for _, limit := range []int{1, 2, 4, 5, 100} {
+		next := ""
+		testrun.Same(t, fmt.Sprintf("the outcomes in pages of %d", limit), want, followAll(t, api, &next, limit, len(want)))
+	}
+
+	next := ""
+	follow(t, api, &next, 100, nil)
+	foreign := testdb.One[string](t, db, `select event_id::text from ledger_events where stream_id = 'ch_other' and version = 4`)
+	for _, after := range []string{
+		"_", next[1:], next + "0", strings.ToUpper(next), "{" + next + "}", "x", foreign, "00000000-0000-0000-0000-000000000000", "\x00",
+	} {
+		if page, err := books.ReadFeed(t.Context(), api, "acme", after, 10); !errors.Is(err, books.ErrUnknownCursor) {
+			t.Errorf("after %q: %v, %v", after, page, err)
+		}
+	}
+}
+
+// TestReadFeed_passesOverWhatItCannotRead: a charge that cannot be read holds up no other, its events
+// are named as far as their rows tell, and the list leaves it out.
+func TestReadFeed_passesOverWhatItCannotRead(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
+	exec(t, db, testdb.UnreadableOutcomes)
+	appended(t, db, ledger.New("ch_2"), cause("a"), paid("acme", "pi_2")...)
+	for _, limit := range []int{1, 2, 3, 100} {
+		next, entries, unreadable := "", 0, []books.FeedEvent{}
+		testrun.Progress(t, "the feed has its entries", func() (string, bool) { // it waits for open transactions of other tests
+			page, err := books.ReadFeed(t.Context(), db, "acme", next, limit)
+			testdb.Must(t, err)
+			if passed := len(page.Data) + len(page.Unreadable); passed > limit || page.HasMore && passed == 0 {
+				t.Fatalf("a page of %d passes over %d events, more: %t", limit, passed, page.HasMore)
+			}
+			next, entries, unreadable = page.Next, entries+len(page.Data), append(unreadable, page.Unreadable...)
+			return fmt.Sprintf("%d entries, and unreadable %+v", entries, unreadable), entries == 2
+		})
+		for i := range unreadable {
+			if unreadable[i].Err == nil {
+				t.Errorf("%s is unreadable without a reason", unreadable[i].ChargeID)
+			}
+			unreadable[i].Err = nil
+		}
+		testrun.Same(t, fmt.Sprintf("unreadable, in pages of %d", limit), []books.FeedEvent{
+			{ID: "00000000-0000-4000-8000-000000000001", Type: "charge.failed", ChargeID: "ch_newer", Version: 3},
+			{ID: "00000000-0000-4000-8000-000000000002", Type: "charge.failed", ChargeID: "ch_long", Version: 19},
+		}, unreadable)
+	}
+	ids, next := listed(t, db, books.ListQuery{})
+	testrun.Same(t, "listed", []string{"ch_2", "ch_1", ""}, append(ids, next))
 }
