@@ -87,7 +87,7 @@ func (c *client) accept(ctx context.Context, o order) (charge, error) {
 	if err != nil {
 		return charge{}, err
 	}
-	got, err := c.insist(ctx, request{key: "key-" + unique(), body: body})
+	got, err := c.insist(ctx, request{Key: "key-" + unique(), Body: body})
 	var accepted charge
 	if err != nil || got.Status != http.StatusAccepted || json.Unmarshal(got.Body, &accepted) != nil {
 		return charge{}, fmt.Errorf("a charge is answered %d %s: %w", got.Status, got.Body, err)
@@ -113,7 +113,7 @@ func acceptedCharge(t *testing.T, got answer) charge {
 
 // read reads a charge or a refund; none while it cannot be read.
 func (d *deployment) read(ctx context.Context, path string) charge {
-	got, err := d.client.do(ctx, request{method: http.MethodGet, path: path})
+	got, err := d.client.Do(ctx, request{Method: http.MethodGet, Path: path})
 	var c charge
 	if err != nil || got.Status != http.StatusOK || json.Unmarshal(got.Body, &c) != nil {
 		return charge{}
@@ -150,7 +150,7 @@ func (d *deployment) paid(t *testing.T) charge {
 
 // refundRequest asks for a refund under a new key.
 func refundRequest(chargeID string, amount int64) request {
-	return request{path: "/v1/charges/" + chargeID + "/refunds", key: "key-" + unique(), body: fmt.Appendf(nil, `{"amount":%d}`, amount)}
+	return request{Path: "/v1/charges/" + chargeID + "/refunds", Key: "key-" + unique(), Body: fmt.Appendf(nil, `{"amount":%d}`, amount)}
 }
 
 // refund asks for a refund, which must be accepted.
@@ -182,7 +182,7 @@ func (d *deployment) flowing(t *testing.T, n, clients int, methods ...string) *f
 	t.Helper()
 	f := &flow{}
 	for i := range n {
-		f.requests = append(f.requests, request{key: "key-" + unique(), body: newOrder(methods[i%len(methods)]).body(t)})
+		f.requests = append(f.requests, request{Key: "key-" + unique(), Body: newOrder(methods[i%len(methods)]).body(t)})
 	}
 	ctx := t.Context()
 	work := make(chan request, n)
@@ -196,7 +196,7 @@ func (d *deployment) flowing(t *testing.T, n, clients int, methods ...string) *f
 				got, err := d.client.insist(ctx, r)
 				f.answered.Add(1)
 				if err != nil || got.Status != http.StatusAccepted {
-					t.Errorf("%s was answered %d %s, %v", r.key, got.Status, got.Body, err)
+					t.Errorf("%s was answered %d %s, %v", r.Key, got.Status, got.Body, err)
 				}
 			}
 		})

@@ -67,13 +67,13 @@ func soakSameKey(t *testing.T) {
 // key in flight, and in which it can be killed: longer than they wait for a lock.
 func (d *deployment) slowCommits(t *testing.T) {
 	t.Helper()
-	if !row[bool](t, d, `select current_setting('is_superuser')::boolean`) {
+	if !row[bool](t, d.tables, `select current_setting('is_superuser')::boolean`) {
 		t.Log("not run: commits that take long, which only a superuser may ask for")
 		return
 	}
 	api := "alter role " + quoted(d.server.logins+"api") + " in database " + quoted(d.database)
-	d.exec(t, api+" set commit_delay = 40000") // microseconds
-	d.exec(t, api+" set commit_siblings = 0")
+	execute(t, d.tables, api+" set commit_delay = 40000") // microseconds
+	execute(t, d.tables, api+" set commit_siblings = 0")
 	restart(t, d.APIs...)
 }
 
@@ -156,16 +156,16 @@ func isRefused(err error) bool {
 // client's own notes, which would grow with every call.
 func (r *keyring) operate(ctx context.Context, o operation) error {
 	k := &r.keys[o.key]
-	send := request{body: k.a, header: http.Header{"Idempotency-Key": {k.key}}}
+	send := request{Key: k.key, Body: k.a}
 	switch o.call {
 	case orderA:
 	case orderB:
-		send.body = k.b
+		send.Body = k.b
 	case readKey:
-		send = request{method: http.MethodGet, path: "/v1/idempotency-keys/" + k.key}
+		send = request{Method: http.MethodGet, Path: "/v1/idempotency-keys/" + k.key}
 	}
 	o.began = time.Since(r.began)
-	got, err := r.d.client.do(ctx, send)
+	got, err := r.d.client.Do(ctx, send)
 	if isRefused(err) {
 		return err
 	}
@@ -224,9 +224,9 @@ func (r *keyring) settle(t *testing.T) {
 			continue
 		}
 		k := r.keys[i]
-		got := r.d.insist(t, request{key: k.key, body: k.a})
+		got := r.d.insist(t, request{Key: k.key, Body: k.a})
 		if got.Status == http.StatusUnprocessableEntity {
-			got = r.d.insist(t, request{key: k.key, body: k.b})
+			got = r.d.insist(t, request{Key: k.key, Body: k.b})
 		}
 		if err := r.operate(t.Context(), operation{key: i, call: readKey}); err != nil || got.Status != http.StatusAccepted {
 			t.Errorf("key %s: %d %s, %v", k.key, got.Status, got.Body, err)

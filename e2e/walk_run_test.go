@@ -139,9 +139,9 @@ func (r *running) fail(err error) {
 
 // send sends the request until it is answered, waiting for a victim that is paused or
 // killed. Another answer than before is a violation.
-func (r *running) send(ctx context.Context, to address) error {
+func (r *running) send(ctx context.Context, to func(context.Context) (string, error)) error {
 	request := r.job.request
-	request.to = to
+	request.To = to
 	got, err := r.client.insist(ctx, request)
 	if errors.Is(err, errDiffers) {
 		r.complain("one stored answer per key: " + err.Error())

@@ -14,61 +14,36 @@ import (
 	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
-// environment is what all testbeds of a walk share.
-type environment struct {
-	on           *server
-	programs     harness.Binaries // those under test; of a mutant where one is hunted
-	sound        harness.Binaries // that make the template databases
-	dir          string
-	parallelRuns int
-
-	mu   sync.Mutex
-	idle []*testbed // that the next run may use
-
-	// While a victim is paused in a transaction, readers of the outbox see nothing
-	// that commits later, in any database of the server. So one victim is paused
-	// in a transaction at a time.
-	pausedInTransaction sync.Mutex
-}
-
 // take returns a testbed that is not in use, or opens one.
-func (g *environment) take(ctx context.Context) (*testbed, error) {
-	g.mu.Lock()
-	if n := len(g.idle); n > 0 {
-		defer g.mu.Unlock()
-		p := g.idle[n-1]
-		g.idle = g.idle[:n-1]
+func (w *walker) take(ctx context.Context) (*testbed, error) {
+	w.mu.Lock()
+	if n := len(w.idle); n > 0 {
+		defer w.mu.Unlock()
+		p := w.idle[n-1]
+		w.idle = w.idle[:n-1]
 		return p, nil
 	}
-	g.mu.Unlock()
-	return g.newTestbed(ctx)
+	w.mu.Unlock()
+	return w.newTestbed(ctx)
 }
 
 // leave keeps a testbed for the next run. An audit reads everything that ever
 // happened in a testbed, so one that had many runs is closed.
-func (g *environment) leave(ctx context.Context, p *testbed) error {
+func (w *walker) leave(ctx context.Context, p *testbed) error {
 	if p.runs >= freshAfter || p.spoiled {
 		return p.close(context.WithoutCancel(ctx))
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.idle = append(g.idle, p)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.idle = append(w.idle, p)
 	return nil
-}
-
-// close closes the testbeds that are not in use.
-func (g *environment) close(ctx context.Context) (err error) {
-	for _, p := range g.idle {
-		err = errors.Join(err, p.close(ctx))
-	}
-	return err
 }
 
 // testbed is the deployment of one run at a time, with an api without faults, and the proxy
 // and the gate before the victim.
 type testbed struct {
 	*world
-	*environment
+	*walker
 
 	api    *harness.Process
 	client *client // of that api, where a request names no other
@@ -86,19 +61,19 @@ type testbed struct {
 const attemptPatience = 15 * time.Second
 
 // newTestbed opens a testbed. Where it fails, it leaves nothing behind.
-func (g *environment) newTestbed(ctx context.Context) (p *testbed, err error) {
-	p = &testbed{environment: g, spoiled: true} // until it is open
+func (w *walker) newTestbed(ctx context.Context) (p *testbed, err error) {
+	p = &testbed{walker: w, spoiled: true} // until it is open
 	p.arm("worker", newCrashPlan(crashAim{}, nil))
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close(context.WithoutCancel(ctx)))
 		}
 	}()
-	log, err := os.MkdirTemp(g.dir, "testbed-")
+	log, err := os.MkdirTemp(w.dir, "testbed-")
 	if err != nil {
 		return p, err
 	}
-	if p.world, err = g.on.openWorld(ctx, g.sound, g.programs, log); err != nil {
+	if p.world, err = w.on.openWorld(ctx, w.programs, log); err != nil {
 		return p, err
 	}
 	if err := p.StartSandbox(ctx, ""); err != nil {
@@ -117,7 +92,7 @@ func (g *environment) newTestbed(ctx context.Context) (p *testbed, err error) {
 		return p, err
 	}
 	p.client = newClient([]string{p.api.URL()}, p.Secrets.API)
-	p.client.http.Timeout = attemptPatience
+	p.client.HTTP.Timeout = attemptPatience
 	// What a program does only the first time that it meets a database, it does here.
 	if _, err := p.client.accept(ctx, newOrder(visa)); err != nil {
 		return p, err

@@ -1,8 +1,6 @@
-package failover_test
+package e2e_test
 
 import (
-	"context"
-	"crypto/rand"
 	"fmt"
 	"net/http"
 	"slices"
@@ -46,9 +44,10 @@ func maxInFlight() int {
 	return 64
 }
 
-// run sends until stop is closed. What was sent is retried until it is answered, or ctx
+// run sends until stop is closed. What was sent is retried until it is answered, or the test
 // ends.
-func (l *load) run(ctx context.Context, stop <-chan struct{}) {
+func (l *load) run(t *testing.T, stop <-chan struct{}) {
+	t.Helper()
 	ticks := time.NewTicker(interval)
 	defer ticks.Stop()
 	slots := make(chan struct{}, maxInFlight())
@@ -59,18 +58,18 @@ func (l *load) run(ctx context.Context, stop <-chan struct{}) {
 		case slots <- struct{}{}:
 		}
 		l.sending.Go(func() {
-			l.send(ctx)
+			l.send(t)
 			<-slots
 		})
 		<-ticks.C
 	}
 }
 
-func (l *load) send(ctx context.Context) {
-	a := acceptance{key: "key-" + rand.Text(), sent: now()}
-	a.body = fmt.Appendf(nil, `{"order_id": %q, "amount": 1000, "currency": "USD", "payment_method": "pm_card_visa", "items": [{"sku": "tshirt", "quantity": 1}]}`, "order-"+rand.Text())
-	answers := l.merchant.PostAll(ctx, duplicates, "/v1/charges", a.key, a.body)
-	a.at = now()
+func (l *load) send(t *testing.T) {
+	t.Helper()
+	a := acceptance{key: "key-" + unique(), body: newOrder(visa).body(t), sent: time.Now()}
+	answers := l.merchant.PostAll(t.Context(), duplicates, "/v1/charges", a.key, a.body)
+	a.at = time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, got := range answers {
@@ -94,7 +93,7 @@ func (l *load) all() []acceptance {
 // flow waits until so many more charges were accepted that were sent since.
 func (l *load) flow(t *testing.T, n int) {
 	t.Helper()
-	since := now()
+	since := time.Now()
 	testrun.Progress(t, fmt.Sprintf("%d charges are accepted", n), func() (string, bool) {
 		done := 0
 		for _, a := range l.all() {
@@ -118,5 +117,3 @@ func gap(all []acceptance, lost time.Time) (longest time.Duration) {
 	}
 	return longest
 }
-
-func now() time.Time { return time.Now() }
