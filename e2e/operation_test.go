@@ -245,7 +245,8 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 		t.Skip("not run: there is no pg_dump")
 	}
 	_, target := ownServer(t, local.Options{Fsync: true})
-	moved := target.database(t, "restored")
+	target.execute(t, "create database restored")
+	moved := target.url("restored")
 	d := deploy(t, setup{apis: 1, workers: 1})
 	const ahead = `do $$ begin for i in 1..20000 loop perform pg_current_xact_id(); commit; end loop; end $$`
 	d.server.execute(t, ahead)

@@ -240,19 +240,6 @@ func (s *server) drop(ctx context.Context, database string) error {
 	return s.command(ctx, "drop database if exists "+quoted(database)+" with (force)")
 }
 
-// database makes an empty database for one test and returns its URL.
-func (s *server) database(t *testing.T, name string) string {
-	t.Helper()
-	name = "payonce_e2e_" + name + "_" + unique()
-	s.execute(t, "create database "+quoted(name))
-	t.Cleanup(func() {
-		if err := s.drop(context.WithoutCancel(t.Context()), name); err != nil {
-			t.Error(err)
-		}
-	})
-	return s.url(name)
-}
-
 func (s *server) url(database string) string {
 	u := *s.at
 	u.Path, u.RawPath = "/"+database, ""
