@@ -112,10 +112,8 @@ func acceptedCharge(t *testing.T, got answer) charge {
 }
 
 // read reads a charge or a refund; none while it cannot be read.
-func (d *deployment) read(ctx context.Context, path string) charge {
-	got, err := d.client.Do(ctx, request{Method: http.MethodGet, Path: path})
-	var c charge
-	if err != nil || got.Status != http.StatusOK || json.Unmarshal(got.Body, &c) != nil {
+func (d *deployment) read(ctx context.Context, path string) (c charge) {
+	if d.client.get(ctx, path, &c) != nil {
 		return charge{}
 	}
 	return c

@@ -87,10 +87,10 @@ func deploy(t *testing.T, s setup) *deployment {
 	d.provider = d.Sandbox.URL()
 	execute(t, d.tables, `update merchants set webhook_url = $1`, d.provider+"/shop/webhooks")
 	if s.gate != nil {
-		gate, err := failpoint.NewGate(t.Context(), d.provider, func() failpoint.CallHook { return s.gate })
+		gate, err := failpoint.NewGate(d.provider, func() failpoint.CallHook { return s.gate })
 		must(t, err)
 		t.Cleanup(gate.Close)
-		d.provider = gate.URL()
+		d.provider = gate.URL
 	}
 	d.startWorkers(t)
 	return d

@@ -82,10 +82,10 @@ func (w *walker) newTestbed(ctx context.Context) (p *testbed, err error) {
 	if p.proxy, err = failpoint.NewProxy(ctx, p.Service, p.watch.hook); err != nil {
 		return p, err
 	}
-	if p.gate, err = failpoint.NewGate(ctx, p.Sandbox.URL(), p.calls.callHook); err != nil {
+	if p.gate, err = failpoint.NewGate(p.Sandbox.URL(), p.calls.callHook); err != nil {
 		return p, err
 	}
-	if _, err := p.tables.Exec(ctx, `update merchants set webhook_url = $1`, p.gate.URL()+"/shop/webhooks"); err != nil {
+	if _, err := p.tables.Exec(ctx, `update merchants set webhook_url = $1`, p.gate.URL+"/shop/webhooks"); err != nil {
 		return p, err
 	}
 	if p.api, err = p.Start(ctx, "api", p.API, p.APIEnv()); err != nil {
@@ -222,7 +222,7 @@ func (p *testbed) victim(program string) *victim {
 	env, path := p.APIEnv(), p.API
 	env["DATABASE_URL"] = p.proxy.URL()
 	if program == "worker" {
-		env, path = p.workerSettings(p.proxy.URL(), p.gate.URL()), p.Worker
+		env, path = p.workerSettings(p.proxy.URL(), p.gate.URL), p.Worker
 	}
 	v := &victim{}
 	v.program = harness.Program{
