@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/payonce/payonce/internal/robustness/harness"
@@ -103,3 +105,212 @@ var (
 	must    = testrun.Must
 	bounded = testrun.Bounded
 )
+
+// Payment methods of the sandbox, which are Stripe's.
+const (
+	visa         = "pm_card_visa"
+	cardDeclined = "pm_card_chargeDeclined"
+	nobodysCard  = "pm_card_of_nobody"
+	needsAction  = "pm_card_authenticationRequired"
+)
+
+// order is the body of a request for a charge.
+type order struct {
+	OrderID       string            `json:"order_id"`
+	Amount        int64             `json:"amount"`
+	Currency      string            `json:"currency"`
+	PaymentMethod string            `json:"payment_method"`
+	Items         []item            `json:"items,omitempty"`
+	Metadata      map[string]string `json:"metadata,omitempty"`
+	ReturnURL     string            `json:"return_url,omitempty"`
+}
+
+type item struct {
+	SKU      string `json:"sku"`
+	Quantity int64  `json:"quantity"`
+}
+
+// newAction is an order whose customer has to authenticate, and can be sent to a page.
+func newAction() order {
+	o := newOrder(needsAction)
+	o.ReturnURL = "https://shop.example/back"
+	return o
+}
+
+// newOrder is an order of 10.00 with one t-shirt, unless other items are given.
+func newOrder(method string, items ...item) order {
+	if items == nil {
+		items = []item{{"tshirt", 1}}
+	}
+	return order{OrderID: "order-" + unique(), Amount: 1000, Currency: "USD", PaymentMethod: method, Items: items}
+}
+
+func (o order) body(t *testing.T) []byte {
+	t.Helper()
+	body, err := json.Marshal(o)
+	must(t, err)
+	return body
+}
+
+// charge is what the API shows of a charge, or of a refund.
+type charge struct {
+	ID       string `json:"id"`
+	ChargeID string `json:"charge_id"` // of a refund
+	Status   string `json:"status"`
+	Steps    []step `json:"steps"`
+	Failure  struct {
+		Code string `json:"code"`
+	} `json:"failure"`
+	Next struct {
+		URL string `json:"url"`
+	} `json:"next_action"`
+}
+
+type step struct{ Name, Status string }
+
+// over reports whether the charge has its outcome and the merchant is notified.
+func (c charge) over() bool {
+	return c.Status != "" && c.Status != "pending" &&
+		!slices.ContainsFunc(c.Steps, func(s step) bool { return s.Status == "pending" })
+}
+
+// accepted is the charge or refund in an answer.
+func accepted(got answer, err error) (c charge, _ error) {
+	if err == nil && (json.Unmarshal(got.Body, &c) != nil || got.Status != http.StatusAccepted || c.ID == "") {
+		err = fmt.Errorf("answered %d %s, want 202 and a charge", got.Status, got.Body)
+	}
+	return c, err
+}
+
+// accept posts an order under a new key and returns the charge as it was accepted.
+func (c *client) accept(ctx context.Context, o order) (charge, error) {
+	body, err := json.Marshal(o)
+	if err != nil {
+		return charge{}, err
+	}
+	return accepted(c.insist(ctx, request{Key: "key-" + unique(), Body: body}))
+}
+
+func (d *deployment) send(t *testing.T, o order) charge {
+	t.Helper()
+	c, err := d.client.accept(t.Context(), o)
+	must(t, err)
+	return c
+}
+
+func acceptedCharge(t *testing.T, got answer) charge {
+	t.Helper()
+	c, err := accepted(got, nil)
+	must(t, err)
+	return c
+}
+
+// read reads a charge or a refund; none while it cannot be read.
+func (d *deployment) read(ctx context.Context, path string) (c charge) {
+	if d.client.get(ctx, path, &c) != nil {
+		return charge{}
+	}
+	return c
+}
+
+// await waits until a charge has its outcome and the merchant is notified.
+func (d *deployment) await(t *testing.T, id string) charge {
+	t.Helper()
+	var c charge
+	testrun.Progress(t, "charge "+id+" has its outcome and the merchant is notified", func() (string, bool) {
+		c = d.read(t.Context(), "/v1/charges/"+id)
+		return fmt.Sprintf("%s with %v; messages: %s", c.Status, c.Steps, d.messagesOf(t, id)), c.over()
+	})
+	return c
+}
+
+// mustSucceed waits for a charge's outcome.
+func (d *deployment) mustSucceed(t *testing.T, id string) {
+	t.Helper()
+	if got := d.await(t, id); got.Status != "succeeded" {
+		t.Errorf("charge %s is %s, %+v", id, got.Status, got.Failure)
+	}
+}
+
+// paid is a charge of 1000 that succeeded.
+func (d *deployment) paid(t *testing.T) charge {
+	t.Helper()
+	c := d.send(t, newOrder(visa))
+	d.mustSucceed(t, c.ID)
+	return c
+}
+
+// refundRequest asks for a refund under a new key.
+func refundRequest(chargeID string, amount int64) request {
+	return request{Path: "/v1/charges/" + chargeID + "/refunds", Key: "key-" + unique(), Body: fmt.Appendf(nil, `{"amount":%d}`, amount)}
+}
+
+// refund asks for a refund, which must be accepted.
+func (d *deployment) refund(t *testing.T, chargeID string, amount int64) charge {
+	t.Helper()
+	return acceptedCharge(t, d.insist(t, refundRequest(chargeID, amount)))
+}
+
+// mustRefund waits until a refund has succeeded.
+func (d *deployment) mustRefund(t *testing.T, r charge) {
+	t.Helper()
+	testrun.Progress(t, "refund "+r.ID+" has succeeded", func() (string, bool) {
+		got := d.read(t.Context(), "/v1/charges/"+r.ChargeID+"/refunds/"+r.ID)
+		return got.Status + d.messagesOf(t, r.ChargeID), got.Status == "succeeded"
+	})
+}
+
+// flow is traffic in flight: clients that send one charge after another and retry each
+// until it is answered.
+type flow struct {
+	requests []request
+	answered atomic.Int64
+	all      sync.WaitGroup
+}
+
+// flowing starts n charges, each under a key of its own, by some clients at a
+// time. The methods of payment come in turn.
+func (d *deployment) flowing(t *testing.T, n, clients int, methods ...string) *flow {
+	t.Helper()
+	f := &flow{}
+	for i := range n {
+		f.requests = append(f.requests, request{Key: "key-" + unique(), Body: newOrder(methods[i%len(methods)]).body(t)})
+	}
+	ctx := t.Context()
+	work := make(chan request, n)
+	for _, r := range f.requests {
+		work <- r
+	}
+	close(work)
+	for range clients {
+		f.all.Go(func() {
+			for r := range work {
+				got, err := d.client.insist(ctx, r)
+				f.answered.Add(1)
+				if err != nil || got.Status != http.StatusAccepted {
+					t.Errorf("%s was answered %d %s, %v", r.Key, got.Status, got.Body, err)
+				}
+			}
+		})
+	}
+	return f
+}
+
+// awaitAnswered waits until so many charges were answered.
+func (f *flow) awaitAnswered(t *testing.T, n int) {
+	t.Helper()
+	testrun.True(t, fmt.Sprintf("%d of %d charges are answered", n, len(f.requests)), func() bool {
+		return f.answered.Load() >= int64(n)
+	})
+}
+
+// finish waits for all answers, and asks for each of them once more.
+func (f *flow) finish(t *testing.T, d *deployment) {
+	t.Helper()
+	f.all.Wait()
+	for _, r := range f.requests {
+		if _, err := d.client.insist(t.Context(), r); err != nil {
+			t.Error(err)
+		}
+	}
+}
