@@ -19,7 +19,7 @@ type runResult struct {
 	violations []string
 	fired      bool
 	again      bool // the second crash fired too
-	points     []seenPoint
+	points     []planned
 }
 
 // running is one run: a job, a victim and a plan.
