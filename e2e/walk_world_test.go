@@ -45,8 +45,7 @@ type testbed struct {
 	*world
 	*walker
 
-	api    *harness.Process
-	client *client // of that api, where a request names no other
+	client *client // of the api, where a request names no other
 	watch  watch   // of the victim's database
 	calls  watch   // of what a worker calls
 	proxy  *failpoint.Proxy
@@ -88,10 +87,10 @@ func (w *walker) newTestbed(ctx context.Context) (p *testbed, err error) {
 	if _, err := p.tables.Exec(ctx, `update merchants set webhook_url = $1`, p.gate.URL+"/shop/webhooks"); err != nil {
 		return p, err
 	}
-	if p.api, err = p.Start(ctx, "api", p.API, p.APIEnv()); err != nil {
+	if p.APIs, err = p.StartAll(ctx, "api", p.API, 1, func(int) map[string]string { return p.APIEnv() }); err != nil {
 		return p, err
 	}
-	p.client = newClient([]string{p.api.URL()}, p.Secrets.API)
+	p.client = newClient([]string{p.APIs[0].URL()}, p.Secrets.API)
 	p.client.HTTP.Timeout = attemptPatience
 	// What a program does only the first time that it meets a database, it does here.
 	if _, err := p.client.accept(ctx, newOrder(visa)); err != nil {
@@ -184,20 +183,17 @@ func (p *testbed) close(ctx context.Context) (err error) {
 			err = errors.Join(err, fmt.Errorf("found only when the testbed was closed: %q", violations))
 		}
 	}
-	if p.api != nil {
-		err = errors.Join(err, p.api.Kill())
+	if p.world == nil {
+		return err
+	}
+	for _, process := range p.Processes() {
+		err = errors.Join(err, process.Kill())
 	}
 	if p.gate != nil {
 		p.gate.Close()
 	}
 	if p.proxy != nil {
 		p.proxy.Close()
-	}
-	if p.world == nil {
-		return err
-	}
-	if p.Sandbox != nil {
-		err = errors.Join(err, p.Sandbox.Kill())
 	}
 	return errors.Join(err, p.world.close(ctx))
 }
