@@ -172,11 +172,11 @@ func stop(t *testing.T, programs ...*harness.Process) {
 	}
 }
 
-// messagesOf shows the inbox rows of a charge, for the report of what is stuck.
+// messagesOf shows the inbox rows of a charge, for the report of what is stuck. To wait is no progress.
 func (d *deployment) messagesOf(t *testing.T, id string) string {
 	t.Helper()
 	const messages = `
-select coalesce(string_agg(concat_ws(' ', receiver, status, 'attempts', attempts, 'waits', waits, last_error), '; ' order by id), 'none')
+select coalesce(string_agg(concat_ws(' ', receiver, status, 'attempts', attempts, last_error), '; ' order by id), 'none')
   from inbox
  where ordering_key = $1`
 	return row[string](t, d.tables, messages, id)
