@@ -30,12 +30,11 @@ type (
 	answer  = harness.Response
 )
 
-// newClient returns a client that is patient: a program that dies closes its
+// newClient makes a client patient: a program that dies closes its
 // connections, so a client waits only for a machine that is busy.
-func newClient(apis []string, apiKey string) *client {
-	c := &client{Client: harness.NewClient(apiKey, apis...), accepted: map[string]answer{}}
+func newClient(c *harness.Client) *client {
 	c.HTTP.Timeout = testrun.Stall
-	return c
+	return &client{Client: c, accepted: map[string]answer{}}
 }
 
 // errDiffers says that one key was accepted with two answers.

@@ -35,7 +35,7 @@ func TestDemo(t *testing.T) {
 	terminal, err := command.StdinPipe()
 	must(t, errors.Join(err, command.Start()))
 	actions := strings.Split(s.says(t, `something, type one of: (.+)$`), ", ")
-	client, variables := newClient([]string{s.says(t, `^  api\S* +(\S+)$`)}, s.says(t, `^  API key +(\S+)$`)), map[string]string{}
+	client, variables := newClient(harness.NewClient(s.says(t, `^  API key +(\S+)$`), s.says(t, `^  api\S* +(\S+)$`))), map[string]string{}
 	commands := regexp.MustCompile(`curl -i (?:[^\n]*\\\n)*[^\n]*`).FindAllString(readFile(t, "../README.md"), -1)
 	for _, command := range commands {
 		got, err := client.Do(t.Context(), readCurl(t, command, variables))

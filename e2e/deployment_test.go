@@ -98,17 +98,17 @@ func deploy(t *testing.T, s setup) *deployment {
 
 func (d *deployment) startAPIs(t *testing.T) {
 	t.Helper()
+	var err error
+	d.APIs, err = d.StartAll(bounded(t), "api", d.API, d.apis, d.apiSettings)
+	must(t, err)
+	d.client = newClient(d.Client())
+}
+
+func (d *deployment) apiSettings(int) map[string]string {
 	env := d.APIEnv()
 	d.server.unprivileged(env, "api")
 	maps.Copy(env, d.apiEnv)
-	var err error
-	d.APIs, err = d.StartAll(bounded(t), "api", d.API, d.apis, func(int) map[string]string { return env })
-	must(t, err)
-	var urls []string
-	for _, api := range d.APIs {
-		urls = append(urls, api.URL())
-	}
-	d.client = newClient(urls, d.Secrets.API)
+	return env
 }
 
 func (d *deployment) startWorkers(t *testing.T) {

@@ -219,14 +219,6 @@ func (w *world) books(ctx context.Context) (b harness.Books, err error) {
 	return b, err
 }
 
-// records are what the provider and the shop have recorded.
-func (d *deployment) records(t *testing.T) harness.Books {
-	t.Helper()
-	b, err := d.books(bounded(t))
-	must(t, err)
-	return b
-}
-
 // setFaults replaces the faults of the provider and the shop; the zero value is none.
 func (d *deployment) setFaults(t *testing.T, f harness.Faults) {
 	t.Helper()

@@ -125,11 +125,7 @@ func TestUpgrade_oldAndNewProgramsWorkSideBySide(t *testing.T) {
 	f.finish(t, d)
 	d.flowing(t, 10, 4, visa).finish(t, d) // by the old programs, on the new schema
 
-	apis, err := d.StartAll(bounded(t), "new-api", next.API, 1, func(int) map[string]string {
-		env := d.APIEnv()
-		d.server.unprivileged(env, "api")
-		return env
-	})
+	apis, err := d.StartAll(bounded(t), "new-api", next.API, 1, d.apiSettings)
 	must(t, err)
 	workers, err := d.StartAll(bounded(t), "new-worker", next.Worker, 1, d.workerSettings)
 	must(t, err)
@@ -259,7 +255,7 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	unread := d.send(t, newOrder(visa)) // its message is in the outbox of the dump
 	mustRead(t, d.tables, true, `select exists (select from outbox)`)
 	file := filepath.Join(t.TempDir(), "dump")
-	tool(t, "pg_dump", "--format=custom", "--file="+file, d.Service)
+	runIn(t, ".", "pg_dump", "--format=custom", "--file="+file, d.Service)
 	d.setFaults(t, harness.Faults{})
 	restart(t, d.Workers[0])
 	d.mustSucceed(t, open.ID)
@@ -275,7 +271,7 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	}
 	kill(t, d.services()...)
 
-	tool(t, "pg_restore", "--exit-on-error", "--no-owner", "--dbname="+moved, file)
+	runIn(t, ".", "pg_restore", "--exit-on-error", "--no-owner", "--dbname="+moved, file)
 	d.repairIn(t, moved)
 	d.auditNames(t, append(slices.Collect(maps.Keys(lost)), open.ID, unread.ID, given.ID))
 
@@ -294,7 +290,9 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	want[twice] = 2
 	known := row[string](t, d.tables, `select data ->> 'payment_intent' from ledger_events where type = 'payment.started.v1' and stream_id = $1`, twice)
 	captures, first := map[string]int{}, harness.Money{}
-	for _, c := range d.records(t).Captures {
+	books, err := d.books(bounded(t))
+	must(t, err)
+	for _, c := range books.Captures {
 		if want[c.Reference] > 0 {
 			captures[c.Reference]++
 		}
@@ -343,13 +341,6 @@ func (d *deployment) auditNames(t *testing.T, texts []string, flags ...string) {
 		if !strings.Contains(string(out), text) || err == nil {
 			t.Errorf("the audit does not name %s: %v\n%s", text, err, out)
 		}
-	}
-}
-
-func tool(t *testing.T, name string, args ...string) {
-	t.Helper()
-	if out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", name, err, out)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 
 var walkWhat = flag.String("walk", "", "the crash walk: distinct, points, all, or addresses, separated by |: scenario/program, scenario/program/point or scenario/program/point/side/fault; a sample where empty")
 
-// sampleSize is about how many points a sample hits. It takes one scenario and program, by the seed.
+// sampleSize is about how many points of a recording a sample hits. It takes one scenario and program, by the seed.
 // Continuous integration walks to every round trip.
 const sampleSize = 6
 
@@ -104,7 +104,7 @@ func chosen(recordings []recording, what string, rng *rand.Rand) ([]target, erro
 		case "all":
 			targets = append(targets, everything(c)...)
 		case "":
-			targets = append(targets, sampleOf(c, rng, max(1, pointsOf(recordings)/sampleSize))...)
+			targets = append(targets, sampleOf(c, rng, max(1, len(c.points)/sampleSize))...)
 		case "points":
 			targets = append(targets, sampleOf(c, rng, 1)...)
 		case "distinct":
@@ -141,13 +141,6 @@ func (c recording) without(seen map[string]bool) recording {
 		return was
 	})
 	return c
-}
-
-func pointsOf(recordings []recording) (n int) {
-	for _, c := range recordings {
-		n += len(c.points)
-	}
-	return n
 }
 
 // hunt does the run of an address with programs of the caller's choice, and returns what was

@@ -90,7 +90,7 @@ func (w *walker) newTestbed(ctx context.Context) (p *testbed, err error) {
 	if p.APIs, err = p.StartAll(ctx, "api", p.API, 1, func(int) map[string]string { return p.APIEnv() }); err != nil {
 		return p, err
 	}
-	p.client = newClient([]string{p.APIs[0].URL()}, p.Secrets.API)
+	p.client = newClient(p.Client())
 	p.client.HTTP.Timeout = attemptPatience
 	// What a program does only the first time that it meets a database, it does here.
 	if _, err := p.client.accept(ctx, newOrder(visa)); err != nil {
