@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"flag"
 	"fmt"
 	"net/url"
 	"os"
@@ -28,7 +29,11 @@ var (
 	programs = sync.OnceValues(builtPrograms)
 )
 
-func TestMain(m *testing.M) { testrun.Main(m) }
+// TestMain runs eight tests at a time where no other number is given: most of their time they wait.
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8") // a number it takes; the command line is read later
+	testrun.Main(m)
+}
 
 const buildTimeout = 10 * time.Minute
 
