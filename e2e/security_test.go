@@ -241,8 +241,7 @@ func (d *deployment) behave(ctx context.Context, t *testing.T) (served int) {
 
 // TestHostileClients: whatever clients do on their connections, an api in a container of 256
 // MiB stays within it, and serves those that behave.
-func TestHostileClients(t *testing.T) {
-	t.Parallel()
+func TestHostileClients(t *testing.T) { //nolint:paralleltest // it measures memory, and fills the machine's sockets
 	startsPrograms(t)
 	d := deploy(t, setup{apis: 1, workers: 1, apiEnv: map[string]string{"GOMEMLIMIT": memoryLimit}})
 	metadata := map[string]string{}
