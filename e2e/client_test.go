@@ -2,92 +2,39 @@ package e2e_test
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-// client sends requests for a merchant. It records the keys that it sent and what was
-// accepted under them.
+// client is a merchant. It records the keys that it sent and what was accepted under them.
 type client struct {
-	apis    []string
-	apiKey  string
-	http    *http.Client
-	turn    atomic.Int64
-	retries atomic.Int64 // of all requests
+	*harness.Client
 
 	mu       sync.Mutex
 	keys     []string
 	accepted map[string]answer
 }
 
-// newClient returns a client that is patient: a program that dies closes its
+type (
+	request = harness.Request
+	answer  = harness.Response
+)
+
+// newClient makes a client patient: a program that dies closes its
 // connections, so a client waits only for a machine that is busy.
-func newClient(apis []string, apiKey string) *client {
-	return &client{
-		apis: apis, apiKey: apiKey, accepted: map[string]answer{},
-		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100, DisableCompression: true}, Timeout: testrun.Stall},
-	}
-}
-
-// request is what a client sends. Zero values: a POST of a charge with the
-// client's key, to the apis in turn.
-type request struct {
-	method string
-	path   string
-	key    string // none where empty
-	body   []byte
-	header http.Header // wins over what is usual; a name without values is left out
-	to     address
-}
-
-// address finds an api for each attempt: one that was killed may be elsewhere.
-type address func(context.Context) (string, error)
-
-func at(url string) address { return func(context.Context) (string, error) { return url, nil } }
-
-type answer = harness.Response
-
-// do sends a request once.
-func (c *client) do(ctx context.Context, r request) (answer, error) {
-	api := c.apis[int(c.turn.Add(1))%len(c.apis)]
-	if r.to != nil {
-		var err error
-		if api, err = r.to(ctx); err != nil {
-			return answer{}, err
-		}
-	}
-	path := cmp.Or(r.path, "/v1/charges")
-	request, err := http.NewRequestWithContext(ctx, cmp.Or(r.method, http.MethodPost), api+path, bytes.NewReader(r.body))
-	if err != nil {
-		return answer{}, err
-	}
-	request.Header.Set("Authorization", "Bearer "+c.apiKey)
-	if r.body != nil {
-		request.Header.Set("Content-Type", "application/json")
-	}
-	if r.key != "" {
-		request.Header.Set("Idempotency-Key", r.key)
-		c.mu.Lock()
-		c.keys = append(c.keys, r.key)
-		c.mu.Unlock()
-	}
-	for name, values := range r.header {
-		if request.Header[name] = values; len(values) == 0 {
-			delete(request.Header, name)
-		}
-	}
-	return harness.Exchange(c.http, request)
+func newClient(c *harness.Client) *client {
+	c.HTTP.Timeout = testrun.Stall
+	return &client{Client: c, accepted: map[string]answer{}}
 }
 
 // errDiffers says that one key was accepted with two answers.
@@ -116,37 +63,26 @@ func (c *client) note(key string, got answer) error {
 	return nil
 }
 
-// insist retries a request under the same key until it has a definitive answer: it
-// retries what is unanswered, unavailable or in flight. The error is errDiffers where
+// insist retries a request under the same key until it has a definitive answer. The error is errDiffers where
 // the key had another answer before.
-func (c *client) insist(ctx context.Context, r request) (got answer, err error) {
+func (c *client) insist(ctx context.Context, r request) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, testrun.Stall)
 	defer cancel()
-	for {
-		got, err = c.do(ctx, r)
-		if err == nil && definitive(got) {
-			return got, c.note(r.key, got)
-		}
-		if ctx.Err() != nil {
-			return got, errors.Join(fmt.Errorf("no definitive answer to %s, last %d %s: %w", r.key, got.Status, got.Body, ctx.Err()), err)
-		}
-		c.retries.Add(1)
-		pause(ctx, 20*time.Millisecond)
+	if r.Key != "" {
+		c.mu.Lock()
+		c.keys = append(c.keys, r.Key)
+		c.mu.Unlock()
 	}
-}
-
-func definitive(a answer) bool {
-	switch a.Status {
-	case http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests:
-		return false
-	default:
-		return a.Status < http.StatusInternalServerError
+	got, err := c.Insist(ctx, r)
+	if err == nil {
+		err = c.note(r.Key, got)
 	}
+	return got, err
 }
 
 // get reads a path until it is answered, and decodes its JSON.
 func (c *client) get(ctx context.Context, path string, into any) error {
-	got, err := c.insist(ctx, request{method: http.MethodGet, path: path})
+	got, err := c.insist(ctx, request{Method: http.MethodGet, Path: path})
 	if err == nil && got.Status == http.StatusOK {
 		err = json.Unmarshal(got.Body, into)
 	}
@@ -168,3 +104,212 @@ var (
 	must    = testrun.Must
 	bounded = testrun.Bounded
 )
+
+// Payment methods of the sandbox, which are Stripe's.
+const (
+	visa         = "pm_card_visa"
+	cardDeclined = "pm_card_chargeDeclined"
+	nobodysCard  = "pm_card_of_nobody"
+	needsAction  = "pm_card_authenticationRequired"
+)
+
+// order is the body of a request for a charge.
+type order struct {
+	OrderID       string            `json:"order_id"`
+	Amount        int64             `json:"amount"`
+	Currency      string            `json:"currency"`
+	PaymentMethod string            `json:"payment_method"`
+	Items         []item            `json:"items,omitempty"`
+	Metadata      map[string]string `json:"metadata,omitempty"`
+	ReturnURL     string            `json:"return_url,omitempty"`
+}
+
+type item struct {
+	SKU      string `json:"sku"`
+	Quantity int64  `json:"quantity"`
+}
+
+// newAction is an order whose customer has to authenticate, and can be sent to a page.
+func newAction() order {
+	o := newOrder(needsAction)
+	o.ReturnURL = "https://shop.example/back"
+	return o
+}
+
+// newOrder is an order of 10.00 with one t-shirt, unless other items are given.
+func newOrder(method string, items ...item) order {
+	if items == nil {
+		items = []item{{"tshirt", 1}}
+	}
+	return order{OrderID: "order-" + unique(), Amount: 1000, Currency: "USD", PaymentMethod: method, Items: items}
+}
+
+func (o order) body(t *testing.T) []byte {
+	t.Helper()
+	body, err := json.Marshal(o)
+	must(t, err)
+	return body
+}
+
+// charge is what the API shows of a charge, or of a refund.
+type charge struct {
+	ID       string `json:"id"`
+	ChargeID string `json:"charge_id"` // of a refund
+	Status   string `json:"status"`
+	Steps    []step `json:"steps"`
+	Failure  struct {
+		Code string `json:"code"`
+	} `json:"failure"`
+	Next struct {
+		URL string `json:"url"`
+	} `json:"next_action"`
+}
+
+type step struct{ Name, Status string }
+
+// over reports whether the charge has its outcome and the merchant is notified.
+func (c charge) over() bool {
+	return c.Status != "" && c.Status != "pending" &&
+		!slices.ContainsFunc(c.Steps, func(s step) bool { return s.Status == "pending" })
+}
+
+// accepted is the charge or refund in an answer.
+func accepted(got answer, err error) (c charge, _ error) {
+	if err == nil && (json.Unmarshal(got.Body, &c) != nil || got.Status != http.StatusAccepted || c.ID == "") {
+		err = fmt.Errorf("answered %d %s, want 202 and a charge", got.Status, got.Body)
+	}
+	return c, err
+}
+
+// accept posts an order under a new key and returns the charge as it was accepted.
+func (c *client) accept(ctx context.Context, o order) (charge, error) {
+	body, err := json.Marshal(o)
+	if err != nil {
+		return charge{}, err
+	}
+	return accepted(c.insist(ctx, request{Key: "key-" + unique(), Body: body}))
+}
+
+func (d *deployment) send(t *testing.T, o order) charge {
+	t.Helper()
+	c, err := d.client.accept(t.Context(), o)
+	must(t, err)
+	return c
+}
+
+func acceptedCharge(t *testing.T, got answer) charge {
+	t.Helper()
+	c, err := accepted(got, nil)
+	must(t, err)
+	return c
+}
+
+// read reads a charge or a refund; none while it cannot be read.
+func (d *deployment) read(ctx context.Context, path string) (c charge) {
+	if d.client.get(ctx, path, &c) != nil {
+		return charge{}
+	}
+	return c
+}
+
+// await waits until a charge has its outcome and the merchant is notified.
+func (d *deployment) await(t *testing.T, id string) charge {
+	t.Helper()
+	var c charge
+	testrun.Progress(t, "charge "+id+" has its outcome and the merchant is notified", func() (string, bool) {
+		c = d.read(t.Context(), "/v1/charges/"+id)
+		return fmt.Sprintf("%s with %v; messages: %s", c.Status, c.Steps, d.messagesOf(t, id)), c.over()
+	})
+	return c
+}
+
+// mustSucceed waits for a charge's outcome.
+func (d *deployment) mustSucceed(t *testing.T, id string) {
+	t.Helper()
+	if got := d.await(t, id); got.Status != "succeeded" {
+		t.Errorf("charge %s is %s, %+v", id, got.Status, got.Failure)
+	}
+}
+
+// paid is a charge of 1000 that succeeded.
+func (d *deployment) paid(t *testing.T) charge {
+	t.Helper()
+	c := d.send(t, newOrder(visa))
+	d.mustSucceed(t, c.ID)
+	return c
+}
+
+// refundRequest asks for a refund under a new key.
+func refundRequest(chargeID string, amount int64) request {
+	return request{Path: "/v1/charges/" + chargeID + "/refunds", Key: "key-" + unique(), Body: fmt.Appendf(nil, `{"amount":%d}`, amount)}
+}
+
+// refund asks for a refund, which must be accepted.
+func (d *deployment) refund(t *testing.T, chargeID string, amount int64) charge {
+	t.Helper()
+	return acceptedCharge(t, d.insist(t, refundRequest(chargeID, amount)))
+}
+
+// mustRefund waits until a refund has succeeded.
+func (d *deployment) mustRefund(t *testing.T, r charge) {
+	t.Helper()
+	testrun.Progress(t, "refund "+r.ID+" has succeeded", func() (string, bool) {
+		got := d.read(t.Context(), "/v1/charges/"+r.ChargeID+"/refunds/"+r.ID)
+		return got.Status + d.messagesOf(t, r.ChargeID), got.Status == "succeeded"
+	})
+}
+
+// flow is traffic in flight: clients that send one charge after another and retry each
+// until it is answered.
+type flow struct {
+	requests []request
+	answered atomic.Int64
+	all      sync.WaitGroup
+}
+
+// flowing starts n charges, each under a key of its own, by some clients at a
+// time. The methods of payment come in turn.
+func (d *deployment) flowing(t *testing.T, n, clients int, methods ...string) *flow {
+	t.Helper()
+	f := &flow{}
+	for i := range n {
+		f.requests = append(f.requests, request{Key: "key-" + unique(), Body: newOrder(methods[i%len(methods)]).body(t)})
+	}
+	ctx := t.Context()
+	work := make(chan request, n)
+	for _, r := range f.requests {
+		work <- r
+	}
+	close(work)
+	for range clients {
+		f.all.Go(func() {
+			for r := range work {
+				got, err := d.client.insist(ctx, r)
+				f.answered.Add(1)
+				if err != nil || got.Status != http.StatusAccepted {
+					t.Errorf("%s was answered %d %s, %v", r.Key, got.Status, got.Body, err)
+				}
+			}
+		})
+	}
+	return f
+}
+
+// awaitAnswered waits until so many charges were answered.
+func (f *flow) awaitAnswered(t *testing.T, n int) {
+	t.Helper()
+	testrun.True(t, fmt.Sprintf("%d of %d charges are answered", n, len(f.requests)), func() bool {
+		return f.answered.Load() >= int64(n)
+	})
+}
+
+// finish waits for all answers, and asks for each of them once more.
+func (f *flow) finish(t *testing.T, d *deployment) {
+	t.Helper()
+	f.all.Wait()
+	for _, r := range f.requests {
+		if _, err := d.client.insist(t.Context(), r); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -64,14 +64,13 @@ func deploy(t *testing.T, s setup) *deployment {
 	if s.on == nil {
 		s.on = sharedServer(t)
 	}
-	d := &deployment{setup: s}
-	run := binaries(t)
-	var err error
+	d, run := &deployment{setup: s}, programs
 	if s.detectRaces && *every {
-		run, err = raceDetecting()
-		must(t, err)
+		run = raceDetecting
 	}
-	d.world, err = s.on.openWorld(t.Context(), binaries(t), run, t.TempDir())
+	b, err := run()
+	must(t, err)
+	d.world, err = s.on.openWorld(t.Context(), b, t.TempDir())
 	t.Cleanup(func() {
 		if err := d.close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
@@ -86,12 +85,12 @@ func deploy(t *testing.T, s setup) *deployment {
 	}
 	must(t, d.StartSandbox(bounded(t), events))
 	d.provider = d.Sandbox.URL()
-	d.exec(t, `update merchants set webhook_url = $1`, d.provider+"/shop/webhooks")
+	execute(t, d.tables, `update merchants set webhook_url = $1`, d.provider+"/shop/webhooks")
 	if s.gate != nil {
-		gate, err := failpoint.NewGate(t.Context(), d.provider, func() failpoint.CallHook { return s.gate })
+		gate, err := failpoint.NewGate(d.provider, func() failpoint.CallHook { return s.gate })
 		must(t, err)
 		t.Cleanup(gate.Close)
-		d.provider = gate.URL()
+		d.provider = gate.URL
 	}
 	d.startWorkers(t)
 	return d
@@ -99,17 +98,17 @@ func deploy(t *testing.T, s setup) *deployment {
 
 func (d *deployment) startAPIs(t *testing.T) {
 	t.Helper()
+	var err error
+	d.APIs, err = d.StartAll(bounded(t), "api", d.API, d.apis, d.apiSettings)
+	must(t, err)
+	d.client = newClient(d.Client())
+}
+
+func (d *deployment) apiSettings(int) map[string]string {
 	env := d.APIEnv()
 	d.server.unprivileged(env, "api")
 	maps.Copy(env, d.apiEnv)
-	var err error
-	d.APIs, err = d.StartAll(bounded(t), "api", d.API, d.apis, func(int) map[string]string { return env })
-	must(t, err)
-	var urls []string
-	for _, api := range d.APIs {
-		urls = append(urls, api.URL())
-	}
-	d.client = newClient(urls, d.Secrets.API)
+	return env
 }
 
 func (d *deployment) startWorkers(t *testing.T) {
@@ -118,10 +117,6 @@ func (d *deployment) startWorkers(t *testing.T) {
 	d.Workers, err = d.StartAll(bounded(t), "worker", d.Worker, d.workers, d.workerSettings)
 	must(t, err)
 }
-
-// longLease is for tests that count attempts: a machine that stalls for longer than
-// the usual second would make a worker lose its lease.
-func longLease() map[string]string { return map[string]string{"LEASE": "2m"} }
 
 func (d *deployment) workerSettings(int) map[string]string {
 	env := d.WorkerEnv(d.provider)
@@ -177,37 +172,43 @@ func stop(t *testing.T, programs ...*harness.Process) {
 	}
 }
 
-// messagesOf shows the inbox rows of a charge, for the report of what is stuck.
+// messagesOf shows the inbox rows of a charge, for the report of what is stuck. To wait is no progress.
 func (d *deployment) messagesOf(t *testing.T, id string) string {
 	t.Helper()
 	const messages = `
-select coalesce(string_agg(concat_ws(' ', receiver, status, 'attempts', attempts, 'waits', waits, last_error), '; ' order by id), 'none')
+select coalesce(string_agg(concat_ws(' ', receiver, status, 'attempts', attempts, last_error), '; ' order by id), 'none')
   from inbox
  where ordering_key = $1`
-	return row[string](t, d, messages, id)
+	return row[string](t, d.tables, messages, id)
 }
 
-// exec changes the tables.
-func (d *deployment) exec(t *testing.T, sql string, args ...any) {
+// querier is a pool, or one connection.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// execute changes tables.
+func execute(t *testing.T, q querier, sql string, args ...any) {
 	t.Helper()
-	if _, err := d.tables.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatal(err)
+	if _, err := q.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
 	}
 }
 
 // row reads one value of the tables.
-func row[T any](t *testing.T, d *deployment, sql string, args ...any) T {
+func row[T any](t *testing.T, q querier, sql string, args ...any) T {
 	t.Helper()
-	return rows[T](t, d, sql, args...)[0]
+	return rows[T](t, q, sql, args...)[0]
 }
 
 // rows reads one column of the tables. It waits for a server that restarts.
-func rows[T any](t *testing.T, d *deployment, sql string, args ...any) []T {
+func rows[T any](t *testing.T, q querier, sql string, args ...any) []T {
 	t.Helper()
 	var values []T
 	ctx := context.WithoutCancel(t.Context())
 	testrun.Progress(t, "the database answers", func() (string, bool) {
-		found, err := d.tables.Query(ctx, sql, args...)
+		found, err := q.Query(ctx, sql, args...)
 		if err == nil {
 			values, err = pgx.CollectRows(found, pgx.RowTo[T])
 		}
@@ -220,9 +221,9 @@ func rows[T any](t *testing.T, d *deployment, sql string, args ...any) []T {
 }
 
 // mustRead requires a value of the tables.
-func mustRead[T comparable](t *testing.T, d *deployment, want T, sql string, args ...any) {
+func mustRead[T comparable](t *testing.T, q querier, want T, sql string, args ...any) {
 	t.Helper()
-	if got := row[T](t, d, sql, args...); got != want {
+	if got := row[T](t, q, sql, args...); got != want {
 		t.Errorf("%v, want %v, is what the tables have: %s", got, want, strings.TrimSpace(sql))
 	}
 }

@@ -1,6 +1,6 @@
 // Package e2e holds the end-to-end tests. They start the real programs, use them by
 // HTTP and the operator's tool, and kill, pause and disconnect them. They share no
-// code with what they test, except the checks of internal/audit.
+// code with what they test.
 //
 // Read a test as given, when, then. deploy starts a deployment: databases, a sandbox
 // (the provider and the merchant's shop), apis and workers. When the test ends, every
@@ -18,6 +18,8 @@
 //	security   hostile clients, and outputs without secrets
 //	pages      what the tutorial, the manual and the how-to show
 //	observability, demo
+//	browser    the console's pages in Chromium (-browser)
+//	failover   the loss of a primary, also with Patroni (-failovers=20), and a full disk
 //	walk       a fault at every round trip of the api and the worker
 //	soak       the same for long, with many requests at once (-soak)
 //	mutants    planted bugs that the tests above must catch (-mutants=all)
@@ -25,6 +27,6 @@
 // They do not show a power cut, a broken disk, or a provider that breaks its own
 // contract.
 //
-// The tests need only Go. They use the server of TEST_DATABASE_URL, or else start
-// one. With -short they run one charge whose worker is killed once.
+// The tests need only Go; Patroni and the browser need their packages. They use the server of
+// TEST_DATABASE_URL, or else start one. With -short they run one charge whose worker is killed once.
 package e2e

@@ -70,7 +70,7 @@ select r.stream_id
              where n.stream_id = r.stream_id
                and n.type = 'merchant.notified.v1'), r.position desc
  limit 2`
-	for _, id := range rows[string](t, d, charges) {
+	for _, id := range rows[string](t, d.tables, charges) {
 		timeline, err := d.Run(bounded(t), "timeline", id)
 		t.Logf("payonce timeline %s: %v\n%s", id, err, timeline)
 	}
@@ -95,7 +95,7 @@ select coalesce(data ->> 'refund_id', stream_id)
 	}
 	slices.Sort(answered)
 	answered = slices.Compact(answered) // a cancellation is answered with its charge
-	testrun.Same(t, "charges and refunds of the ledger, with those that answers named as wanted", answered, rows[string](t, d, accepted))
+	testrun.Same(t, "charges and refunds of the ledger, with those that answers named as wanted", answered, rows[string](t, d.tables, accepted))
 }
 
 // verdict are the violations of what holds when all is quiet, as seen from outside: by
@@ -217,14 +217,6 @@ func (w *world) books(ctx context.Context) (b harness.Books, err error) {
 		b.Captures[i].Reference = cmp.Or(ids[c.ChargeReference], c.Reference)
 	}
 	return b, err
-}
-
-// records are what the provider and the shop have recorded.
-func (d *deployment) records(t *testing.T) harness.Books {
-	t.Helper()
-	b, err := d.books(bounded(t))
-	must(t, err)
-	return b
 }
 
 // setFaults replaces the faults of the provider and the shop; the zero value is none.

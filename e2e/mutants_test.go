@@ -3,13 +3,11 @@ package e2e_test
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -20,7 +18,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
@@ -256,11 +253,7 @@ const eachPackage = 10
 // corePackages are those that mutants are generated in.
 var corePackages = []string{"domain", "ledger", "idempotency", "inbox", "outbox", "groupcommit", "intake", "fulfillment"}
 
-var (
-	generated      = flag.String("generated", "", "what to do with the generated mutants: hunt (until a test fails), matrix (which tests fail); nothing where empty")
-	generatedOf    = flag.String("generated-of", "", "regular expression: the files or names of the mutants that are hunted")
-	generatedTests = flag.String("generated-tests", "", "packages, separated by spaces, whose tests hunt beside those of the mutant's own package")
-)
+var generated = flag.String("generated", "", "what to do with the generated mutants: hunt (until a test fails), matrix (which tests fail); nothing where empty")
 
 // folder is that of the mutant's file.
 func (m mutant) folder() string { return path.Dir(m.edits[0].file) }
@@ -273,27 +266,24 @@ func TestGenerated(t *testing.T) {
 	if *generated == "" {
 		t.Skip("not run: each mutant is a build and a run of its package's tests; -generated=hunt runs them")
 	}
-	of := regexp.MustCompile(*generatedOf)
-	killers := matrix{}
-	server := sharedServer(t)
 	for _, m := range readMutants(t, generatedList) {
-		if at := m.edits[0].file + " " + m.name; m.equivalent == "" && of.MatchString(at) {
-			began := time.Now()
-			killers[at] = hunted(t, m, append([]string{"./" + m.folder()}, strings.Fields(*generatedTests)...), server.at.String())
-			if len(killers[at]) == 0 {
-				killers[at] = hunted(t, m, others(m.folder()), server.at.String())
-			}
-			t.Logf("%s: %s, %.0f s", at, killedBy(killers[at]), time.Since(began).Seconds())
+		if m.equivalent != "" {
+			continue
+		}
+		killers := m.killers(t, "./"+m.folder())
+		if len(killers) == 0 {
+			killers = m.killers(t, others(m.folder())...)
+		}
+		at := m.edits[0].file + " " + m.name
+		switch {
+		case len(killers) == 0:
+			t.Errorf("SURVIVES: %s", at)
+		case len(killers) == 1 && *generated == "matrix":
+			t.Logf("%s\n\t%s, alone", at, killers[0])
+		default:
+			t.Logf("%s\n\t%s", at, strings.Join(killers, "\n\t"))
 		}
 	}
-	killers.print(t)
-}
-
-func killedBy(tests []string) string {
-	if len(tests) == 0 {
-		return "SURVIVES"
-	}
-	return fmt.Sprintf("killed by %d, such as %s", len(tests), tests[0])
 }
 
 // others are the packages whose tests hunt what those of its own package let through.
@@ -307,15 +297,15 @@ func others(pkg string) []string {
 	return packages
 }
 
-// hunted are the tests of these packages that fail under the mutant, each by its innermost
+// killers are the tests of these packages that fail under the mutant, each by its innermost
 // name.
-func hunted(t *testing.T, m mutant, packages []string, database string) []string {
+func (m mutant) killers(t *testing.T, packages ...string) []string {
 	t.Helper()
 	args := []string{"-json", "-timeout=4m", "-vet=off"}
 	if *generated == "hunt" {
 		args = append(args, "-failfast")
 	}
-	out, err := goTest(t, overlay(t, m.edits), []string{"TEST_DATABASE_URL=" + database}, append(args, packages...)...)
+	out, err := goTest(t, overlay(t, m.edits), []string{"TEST_DATABASE_URL=" + sharedServer(t).at.String()}, append(args, packages...)...)
 	if bytes.Contains(out, []byte(`"Action":"build-fail"`)) {
 		t.Errorf("%s does not build", m.name)
 	}
@@ -343,41 +333,4 @@ func failed(out []byte) []string {
 	}
 	slices.Sort(names)
 	return names
-}
-
-// A matrix has the tests that fail under each mutant.
-type matrix map[string][]string
-
-// print prints it with its sums: how many mutants of each package are killed, and by how
-// many tests, and which tests are the only ones to kill a mutant.
-func (m matrix) print(t *testing.T) {
-	t.Helper()
-	killers, alone := map[string]int{}, map[string]int{}
-	mutants, killed := map[string]int{}, map[string]int{}
-	for _, name := range slices.Sorted(maps.Keys(m)) {
-		tests, pkg := m[name], path.Dir(strings.Fields(name)[0])
-		mutants[pkg]++
-		killed[pkg] += number(len(tests) > 0)
-		for _, test := range tests {
-			killers[test]++
-			alone[test] += number(len(tests) == 1)
-		}
-		if len(tests) == 0 {
-			t.Errorf("SURVIVES: %s", name)
-		}
-		if *generated == "matrix" {
-			t.Logf("%s\n\t%s", name, strings.Join(tests, "\n\t"))
-		}
-	}
-	for _, pkg := range slices.Sorted(maps.Keys(mutants)) {
-		t.Logf("%-12s %2d mutants, %2d killed", pkg, mutants[pkg], killed[pkg])
-	}
-	tests := slices.SortedFunc(maps.Keys(killers), func(a, b string) int {
-		return cmp.Or(cmp.Compare(alone[b], alone[a]), cmp.Compare(killers[b], killers[a]), cmp.Compare(a, b))
-	})
-	for _, test := range tests {
-		if *generated == "matrix" {
-			t.Logf("%3d killed, %2d of them alone: %s", killers[test], alone[test], test)
-		}
-	}
 }

@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"net/http"
@@ -47,7 +46,7 @@ func TestWorker_killedAfterCapture_chargesOnce(t *testing.T) {
 	if n := confirms.Load(); n != 1 { // the second worker reads the payment's state
 		t.Errorf("the payment was confirmed %d times", n)
 	}
-	mustRead(t, d, true, `select status = 'done' and attempts >= 2 and fence >= 2 and done_fence = fence
+	mustRead(t, d.tables, true, `select status = 'done' and attempts >= 2 and fence >= 2 and done_fence = fence
   from inbox where ordering_key = $1 and receiver = 'fulfillment'`, id)
 }
 
@@ -59,7 +58,8 @@ func TestWorker_SIGTERM_releasesItsMessages(t *testing.T) {
 	startsPrograms(t)
 	hanging := make(chan struct{})
 	var answers atomic.Bool
-	d := deploy(t, setup{apis: 1, workers: 1, workerEnv: longLease(), gate: func(c *failpoint.Call) failpoint.Fault {
+	longLease := map[string]string{"LEASE": "2m"} // a machine that stalls for a second costs no attempt
+	d := deploy(t, setup{apis: 1, workers: 1, workerEnv: longLease, gate: func(c *failpoint.Call) failpoint.Fault {
 		if answers.Load() || !isConfirm(c) {
 			return failpoint.None
 		}
@@ -75,12 +75,12 @@ func TestWorker_SIGTERM_releasesItsMessages(t *testing.T) {
 	for waits := range timeOuts {
 		testrun.Receive(t, "the worker confirms the payment", hanging)
 		stop(t, d.Workers[0])
-		if row[int](t, d, `select waits from inbox where ordering_key = $1`, id) == waits {
+		if row[int](t, d.tables, `select waits from inbox where ordering_key = $1`, id) == waits {
 			break
 		}
 		restart(t, d.Workers[0])
 	}
-	mustRead(t, d, "pending 0 t", `select concat_ws(' ', status, attempts, due_at <= clock_timestamp()) from inbox where ordering_key = $1`, id)
+	mustRead(t, d.tables, "pending 0 t", `select concat_ws(' ', status, attempts, due_at <= clock_timestamp()) from inbox where ordering_key = $1`, id)
 	answers.Store(true)
 	restart(t, d.Workers[0])
 	d.mustSucceed(t, id)
@@ -95,9 +95,9 @@ func TestIdle_workersCostTheDatabaseLittle(t *testing.T) {
 	const measured = 20 * time.Second
 	<-time.After(measured / 2) // each has looked at everything once
 	const transactions = `select xact_commit + xact_rollback from pg_stat_database where datname = current_database()`
-	before := row[int64](t, d, transactions)
+	before := row[int64](t, d.tables, transactions)
 	<-time.After(measured)
-	each := float64(row[int64](t, d, transactions)-before) / measured.Seconds() / workers
+	each := float64(row[int64](t, d.tables, transactions)-before) / measured.Seconds() / workers
 	t.Logf("%d idle workers: %.1f transactions a second each", workers, each)
 	if each > 5 {
 		t.Errorf("an idle worker runs %.1f transactions a second", each)
@@ -113,50 +113,45 @@ func TestUpgrade_oldAndNewProgramsWorkSideBySide(t *testing.T) {
 	d := deploy(t, setup{apis: 1, workers: 1})
 	next := nextVersion(t)
 
-	if _, err := d.Start(bounded(t), "too-early", next.Worker, d.workerSettings(0)); err == nil {
-		t.Fatal("a new worker starts on the old schema")
+	if _, err := d.Start(bounded(t), "too-early", next.Worker, d.workerSettings(0)); err == nil || !strings.Contains(err.Error(), "lacks a migration") {
+		t.Fatalf("a new worker starts on the old schema: %v", err)
 	}
-	f := d.flowing(t, 60, 8, visa)
-	f.awaitAnswered(t, 10)
+	f := d.flowing(t, 30, 8, visa)
+	f.awaitAnswered(t, 5)
 	old := d.Binaries
 	d.Binaries = next
 	d.payonce(t, "migrate")
 	d.Binaries = old
-	f.finish(t, d) // by the old programs
+	f.finish(t, d)
+	d.flowing(t, 10, 4, visa).finish(t, d) // by the old programs, on the new schema
 
-	apis, err := d.StartAll(bounded(t), "new-api", next.API, 1, func(int) map[string]string {
-		env := d.APIEnv()
-		d.server.unprivileged(env, "api")
-		return env
-	})
+	apis, err := d.StartAll(bounded(t), "new-api", next.API, 1, d.apiSettings)
 	must(t, err)
 	workers, err := d.StartAll(bounded(t), "new-worker", next.Worker, 1, d.workerSettings)
 	must(t, err)
 	oldAPI, oldWorker := d.APIs[0], d.Workers[0]
 	d.APIs, d.Workers = append(d.APIs, apis...), append(d.Workers, workers...)
-	d.client.apis = append(d.client.apis, apis[0].URL())
-	f = d.flowing(t, 120, 8, visa)
-	f.awaitAnswered(t, 40)
+	d.client.APIs = append(d.client.APIs, apis[0].URL())
+	f = d.flowing(t, 60, 8, visa)
+	f.awaitAnswered(t, 20)
 	kill(t, oldWorker)
 	restart(t, oldWorker)
-	f.awaitAnswered(t, 80)
+	f.awaitAnswered(t, 40)
 	kill(t, workers[0])
 	restart(t, workers[0])
 	f.finish(t, d)
 
 	stop(t, oldAPI, oldWorker)
-	d.APIs, d.Workers, d.client.apis = apis, workers, []string{apis[0].URL()}
-	d.flowing(t, 20, 4, visa).finish(t, d)
+	d.APIs, d.Workers, d.client.APIs = apis, workers, []string{apis[0].URL()}
+	d.flowing(t, 10, 4, visa).finish(t, d)
 }
 
 // nextVersion builds programs that need one more migration than this version.
 func nextVersion(t *testing.T) harness.Binaries {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
-	defer cancel()
 	last := fmt.Sprintf(`{%d, "service", service},`, version.Latest)
 	added := fmt.Sprintf(` {%d, "next", "alter table account_balances add column note text; create index account_balances_note on account_balances (note)"},`, version.Latest+1)
-	next, err := harness.Build(ctx, t.TempDir(), "-overlay="+overlay(t, []edit{
+	next, err := build("next", "-overlay="+overlay(t, []edit{
 		{"migrations/version/version.go", fmt.Sprint("const Latest = ", version.Latest), fmt.Sprint("const Latest = ", version.Latest+1)},
 		{"migrations/migrations.go", last, last + added},
 	}))
@@ -186,7 +181,7 @@ func TestRetention_redeliveryAfterExpiry_changesNothing(t *testing.T) {
 		workerEnv: map[string]string{"INBOX_RETENTION": "2s"},
 	})
 	// What leaves the outbox is copied here, as a backup would have it.
-	d.exec(t, `
+	execute(t, d.tables, `
 create table backup as select topic, message_id, payload, metadata from outbox;
 create function copy() returns trigger language plpgsql security definer as $$
 begin
@@ -204,7 +199,7 @@ create trigger copy after delete on outbox for each row execute function copy()`
 	d.drain(t)
 	testrun.Row(t, d.tables, nothingKept)
 	const copied = `select count(*) from backup`
-	if got := row[int](t, d, copied); got < 2*n {
+	if got := row[int](t, d.tables, copied); got < 2*n {
 		t.Errorf("%d messages have gone through the outbox, want at least %d", got, 2*n)
 	}
 
@@ -212,24 +207,24 @@ create trigger copy after delete on outbox for each row execute function copy()`
 		t.Errorf("a key that has expired is answered %d %s", got.Status, got.Body)
 	}
 
-	before := row[string](t, d, ledger)
-	d.exec(t, `insert into outbox (topic, message_id, payload, metadata) select topic, message_id, payload, metadata from backup`)
+	before := row[string](t, d.tables, ledger)
+	execute(t, d.tables, `insert into outbox (topic, message_id, payload, metadata) select topic, message_id, payload, metadata from backup`)
 	testrun.True(t, "all messages were received again and are gone", func() bool {
-		return row[int](t, d, copied) >= 4*n && row[bool](t, d, nothingKept)
+		return row[int](t, d.tables, copied) >= 4*n && row[bool](t, d.tables, nothingKept)
 	})
-	mustRead(t, d, before, ledger)
+	mustRead(t, d.tables, before, ledger)
 
 	// The provider's events too, long after the inbox has forgotten them.
 	const forgotten = `select not exists (select from inbox)`
 	testrun.Row(t, d.tables, forgotten)
 	const received = `select last_value from inbox_id_seq`
-	from := row[int64](t, d, received)
+	from := row[int64](t, d.tables, received)
 	_, err := d.sandbox().RepeatWebhooks(bounded(t), 2)
 	must(t, err)
 	testrun.True(t, "the provider's events were redelivered and are done", func() bool {
-		return row[int64](t, d, received) >= from+int64(n) && row[bool](t, d, forgotten)
+		return row[int64](t, d.tables, received) >= from+int64(n) && row[bool](t, d.tables, forgotten)
 	})
-	mustRead(t, d, before, ledger)
+	mustRead(t, d.tables, before, ledger)
 }
 
 // TestRestore_ofAnOlderDump_capturesNothingTwice restores a dump that is older than
@@ -246,7 +241,8 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 		t.Skip("not run: there is no pg_dump")
 	}
 	_, target := ownServer(t, local.Options{Fsync: true})
-	moved := target.database(t, "restored")
+	target.execute(t, "create database restored")
+	moved := target.url("restored")
 	d := deploy(t, setup{apis: 1, workers: 1})
 	const ahead = `do $$ begin for i in 1..20000 loop perform pg_current_xact_id(); commit; end loop; end $$`
 	d.server.execute(t, ahead)
@@ -257,9 +253,9 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	d.waitMore(t)
 	stop(t, d.Workers[0])
 	unread := d.send(t, newOrder(visa)) // its message is in the outbox of the dump
-	mustRead(t, d, true, `select exists (select from outbox)`)
+	mustRead(t, d.tables, true, `select exists (select from outbox)`)
 	file := filepath.Join(t.TempDir(), "dump")
-	tool(t, "pg_dump", "--format=custom", "--file="+file, d.Service)
+	runIn(t, ".", "pg_dump", "--format=custom", "--file="+file, d.Service)
 	d.setFaults(t, harness.Faults{})
 	restart(t, d.Workers[0])
 	d.mustSucceed(t, open.ID)
@@ -268,14 +264,14 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	d.mustRefund(t, given)
 	lost := map[string]request{} // by the references of their charges
 	for range 2 {
-		r := request{key: "key-" + unique(), body: newOrder(visa).body(t)}
+		r := request{Key: "key-" + unique(), Body: newOrder(visa).body(t)}
 		id := acceptedCharge(t, d.insist(t, r)).ID
 		d.mustSucceed(t, id)
-		lost[row[string](t, d, `select data ->> 'reference' from ledger_events where version = 1 and stream_id = $1`, id)] = r
+		lost[row[string](t, d.tables, `select data ->> 'reference' from ledger_events where version = 1 and stream_id = $1`, id)] = r
 	}
 	kill(t, d.services()...)
 
-	tool(t, "pg_restore", "--exit-on-error", "--no-owner", "--dbname="+moved, file)
+	runIn(t, ".", "pg_restore", "--exit-on-error", "--no-owner", "--dbname="+moved, file)
 	d.repairIn(t, moved)
 	d.auditNames(t, append(slices.Collect(maps.Keys(lost)), open.ID, unread.ID, given.ID))
 
@@ -292,9 +288,11 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 		want[twice], kept = 1, "0s"
 	}
 	want[twice] = 2
-	known := row[string](t, d, `select data ->> 'payment_intent' from ledger_events where type = 'payment.started.v1' and stream_id = $1`, twice)
+	known := row[string](t, d.tables, `select data ->> 'payment_intent' from ledger_events where type = 'payment.started.v1' and stream_id = $1`, twice)
 	captures, first := map[string]int{}, harness.Money{}
-	for _, c := range d.records(t).Captures {
+	books, err := d.books(bounded(t))
+	must(t, err)
+	for _, c := range books.Captures {
 		if want[c.Reference] > 0 {
 			captures[c.Reference]++
 		}
@@ -320,7 +318,7 @@ func (d *deployment) repairIn(t *testing.T, url string) {
 	var err error
 	d.tables, err = pgxpool.New(t.Context(), url)
 	must(t, err)
-	mustRead(t, d, true, `select max(txid::text::bigint) >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint from ledger_events`)
+	mustRead(t, d.tables, true, `select max(txid::text::bigint) >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint from ledger_events`)
 	for name, program := range map[string]harness.Program{
 		"api":    {Name: "api-restored", Path: d.API, Env: d.APIEnv(), Log: d.Log},
 		"worker": {Name: "worker-restored", Path: d.Worker, Env: d.workerSettings(0), Log: d.Log},
@@ -346,18 +344,11 @@ func (d *deployment) auditNames(t *testing.T, texts []string, flags ...string) {
 	}
 }
 
-func tool(t *testing.T, name string, args ...string) {
-	t.Helper()
-	if out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", name, err, out)
-	}
-}
-
 // waitMore waits until all that waits has been tried again.
 func (d *deployment) waitMore(t *testing.T) {
 	t.Helper()
 	const tried = `select coalesce(min(waits), 0) from inbox where type = 'charge.requested.v1' and status <> 'done'`
 	var before int
-	testrun.True(t, "all of them wait", func() bool { before = row[int](t, d, tried); return before > 0 })
-	testrun.True(t, "they are tried again", func() bool { return row[int](t, d, tried) > before })
+	testrun.True(t, "all of them wait", func() bool { before = row[int](t, d.tables, tried); return before > 0 })
+	testrun.True(t, "they are tried again", func() bool { return row[int](t, d.tables, tried) > before })
 }

@@ -26,7 +26,7 @@ import (
 // TestPages_showWhatHappens runs the commands of docs/reference/http.md and of the tutorial in their
 // order, and compares what is answered and printed with what the pages show. Ids and times count
 // only as such. What is read is read again until it is as it is shown. A deployment stands for the
-// tutorial's demo, which TestDemo_keptUp shows.
+// tutorial's demo, which TestDemo shows.
 func TestPages_showWhatHappens(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
@@ -80,7 +80,7 @@ func (d *deployment) isAnswered(t *testing.T, command string, r request, shown s
 	if !testrun.Within(testrun.Stall, func() bool {
 		got = d.insist(t, r)
 		diff = compare(t, shown, got)
-		return diff == "" || r.method != http.MethodGet
+		return diff == "" || r.Method != http.MethodGet
 	}) || diff != "" {
 		t.Fatalf("%s\nis answered (-page +api):\n%s", command, diff)
 	}
@@ -111,7 +111,7 @@ func (d *deployment) prints(t *testing.T, shown string, args ...string) (printed
 func readCurl(t *testing.T, command string, variables map[string]string) request {
 	t.Helper()
 	command = strings.ReplaceAll(command, "\\\n", " ")
-	r := request{method: http.MethodGet, header: http.Header{}}
+	r := request{Method: http.MethodGet, Header: http.Header{}}
 	words := regexp.MustCompile(`'[^']*'|"[^"]*"|[^\s'"]+`).FindAllString(command, -1)
 	for i := 1; i < len(words); i++ {
 		switch words[i] {
@@ -119,12 +119,12 @@ func readCurl(t *testing.T, command string, variables map[string]string) request
 		case "-H":
 			i++
 			name, value, _ := strings.Cut(word(words[i], variables), ": ")
-			if r.header[name] = []string{value}; name == "Idempotency-Key" {
-				r.key = value
+			if r.Header[name] = []string{value}; name == "Idempotency-Key" {
+				r.Key = value
 			}
 		case "-d":
 			i++
-			r.method, r.body = http.MethodPost, []byte(word(words[i], variables))
+			r.Method, r.Body = http.MethodPost, []byte(word(words[i], variables))
 		default:
 			below, found := strings.CutPrefix(words[i], "$API")
 			if !found {
@@ -133,7 +133,7 @@ func readCurl(t *testing.T, command string, variables map[string]string) request
 			if !found {
 				t.Fatalf("what is %s in\n%s", words[i], command)
 			}
-			r.path = word(below, variables)
+			r.Path = word(below, variables)
 		}
 	}
 	return r

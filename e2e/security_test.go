@@ -44,7 +44,7 @@ func TestOutput_holdsNoSecrets(t *testing.T) {
 			header.Set(headers[i], headers[i+1])
 		}
 		// The api may cut the connection.
-		_, _ = d.client.do(bounded(t), request{method: method, path: path, body: []byte(body), header: header})
+		_, _ = d.client.Do(bounded(t), request{Method: method, Path: path, Body: []byte(body), Header: header})
 	}
 	o := newOrder(visa)
 	o.Metadata = map[string]string{"email": plantedEmail, "token": plantedWord}
@@ -55,7 +55,7 @@ func TestOutput_holdsNoSecrets(t *testing.T) {
 		if secret == plantedCard { // it is refused
 			send(http.MethodPost, "/v1/charges", charge, "Idempotency-Key", plantedWord)
 		} else {
-			d.await(t, acceptedCharge(t, d.insist(t, request{key: plantedWord + secret, body: []byte(charge)})).ID)
+			d.await(t, acceptedCharge(t, d.insist(t, request{Key: plantedWord + secret, Body: []byte(charge)})).ID)
 		}
 		send(strings.ReplaceAll(secret, "_", "-"), "/v1/charges", "")
 		send(http.MethodGet, "/v1/charges/"+secret+"?"+secret+"="+secret, "")
@@ -123,7 +123,7 @@ func TestOutput_holdsNoSecrets(t *testing.T) {
 }
 
 // every is set in continuous integration.
-var every = flag.Bool("every", false, "TestHostileClients with each attack, TestGuards, the soak of memory, and data races of the programs; without it some attacks by lot")
+var every = flag.Bool("every", false, "what continuous integration adds: each attack, failover and outage of the demo, promtool, TestGuards, the soak of memory, and data races of the programs")
 
 var hostile = flag.Duration("hostile", 250*time.Millisecond, "for how long TestHostileClients makes each attack")
 
@@ -226,11 +226,11 @@ func (d *deployment) behave(ctx context.Context, t *testing.T) (served int) {
 	for ctx.Err() == nil {
 		key, order := "key-"+unique(), newOrder(visa).body(t)
 		for _, r := range []request{
-			{key: key, body: order}, {key: key, body: order}, {method: http.MethodGet, path: "/v1/charges?limit=1"}, {method: http.MethodGet, path: "/healthz"},
+			{Key: key, Body: order}, {Key: key, Body: order}, {Method: http.MethodGet, Path: "/v1/charges?limit=1"}, {Method: http.MethodGet, Path: "/healthz"},
 		} {
 			got, err := d.client.insist(context.WithoutCancel(ctx), r)
 			if err != nil || got.Status >= http.StatusMultipleChoices {
-				t.Errorf("an ordinary request to %q is answered %d %s, %v", r.path, got.Status, got.Body, err)
+				t.Errorf("an ordinary request to %q is answered %d %s, %v", r.Path, got.Status, got.Body, err)
 				return served
 			}
 			served++
@@ -251,7 +251,7 @@ func TestHostileClients(t *testing.T) { //nolint:paralleltest // it measures mem
 	for range 60 { // charges of the largest size: two merchants have a page each
 		largest := newOrder(visa)
 		largest.Metadata = metadata
-		d.insist(t, request{key: "key-" + unique(), body: largest.body(t)})
+		d.insist(t, request{Key: "key-" + unique(), Body: largest.body(t)})
 	}
 	d.drain(t)
 	all := attacks(t, d.Secrets.API)

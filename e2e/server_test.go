@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"flag"
 	"fmt"
 	"net/url"
 	"os"
@@ -25,10 +26,14 @@ import (
 // All tests of this process share these. The first test that needs one makes it.
 var (
 	shared   = sync.OnceValues(startShared)
-	programs = sync.OnceValues(buildPrograms)
+	programs = sync.OnceValues(builtPrograms)
 )
 
-func TestMain(m *testing.M) { testrun.Main(m) }
+// TestMain runs eight tests at a time where no other number is given: most of their time they wait.
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8") // a number it takes; the command line is read later
+	testrun.Main(m)
+}
 
 const buildTimeout = 10 * time.Minute
 
@@ -53,38 +58,29 @@ func startShared() (*server, error) {
 	return newServer(started.URL("postgres"))
 }
 
-// buildPrograms builds the programs, once for all tests of this process.
-func buildPrograms() (harness.Binaries, error) {
-	dir, err := os.MkdirTemp("", "programs-") // testrun removes it
-	if err != nil {
-		return harness.Binaries{}, err
+// programsVariable names the folder of the programs to a process that a test starts.
+const programsVariable = "PAYONCE_TEST_PROGRAMS"
+
+func builtPrograms() (harness.Binaries, error) {
+	if dir := os.Getenv(programsVariable); dir != "" {
+		return harness.In(dir), nil
 	}
-	if err := os.Chmod(dir, 0o755); err != nil { // PostgreSQL may run as another user
-		return harness.Binaries{}, err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
-	defer cancel()
-	return harness.Build(ctx, dir)
+	return build("programs")
 }
 
-// raceDetecting are the programs with an api and a worker that report data races. Without a C
-// compiler they are the others.
-var raceDetecting = sync.OnceValues(func() (harness.Binaries, error) {
-	b, err := programs()
-	dir := filepath.Join(filepath.Dir(b.API), "race")
+// build builds the programs into a folder, which testrun removes.
+func build(folder string, flags ...string) (harness.Binaries, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
 	defer cancel()
-	if err != nil || exec.CommandContext(ctx, "sh", "-c", "command -v $(go env CC)").Run() != nil {
-		return b, err
+	return harness.Build(ctx, filepath.Join(os.TempDir(), folder), flags...)
+}
+
+// raceDetecting are programs that report data races. Without a C compiler they are the others.
+var raceDetecting = sync.OnceValues(func() (harness.Binaries, error) {
+	if exec.CommandContext(context.Background(), "sh", "-c", "command -v $(go env CC)").Run() != nil {
+		return programs()
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-race", "-ldflags=-s -w", "-o", dir+string(filepath.Separator), "./cmd/api", "./cmd/worker")
-	build.Dir = ".."
-	build.Env = append(os.Environ(), "CGO_ENABLED=1")
-	if out, err := build.CombinedOutput(); err != nil {
-		return b, fmt.Errorf("build with the race detector: %w\n%s", err, out)
-	}
-	b.API, b.Worker = filepath.Join(dir, "api"), filepath.Join(dir, "worker")
-	return b, nil
+	return build("race", "-race")
 })
 
 func binaries(t *testing.T) harness.Binaries {
@@ -158,11 +154,12 @@ func sharedServer(t *testing.T) *server {
 
 // template returns the database of which every deployment gets a copy. The first call makes
 // it with the programs: `payonce migrate` and `payonce seed`.
-func (s *server) template(ctx context.Context, b harness.Binaries) (service string, err error) {
+func (s *server) template(ctx context.Context) (service string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.service != "" {
-		return s.service, nil
+	b, err := programs()
+	if s.service != "" || err != nil {
+		return s.service, err
 	}
 	service = "payonce_e2e_service_" + unique()
 	if err := s.command(ctx, "create database "+quoted(service)); err != nil {
@@ -207,12 +204,11 @@ type world struct {
 	tables   *pgxpool.Pool // of the database
 }
 
-// openWorld copies the database, which sound programs make. What it returns has to be
+// openWorld copies the template for programs that may be planted. What it returns has to be
 // closed, also with an error.
-func (s *server) openWorld(ctx context.Context, sound, programs harness.Binaries, log string) (*world, error) {
-	w := &world{World: harness.World{Binaries: programs, Log: log}, server: s}
-	w.Secrets = processSecrets()
-	template, err := s.template(ctx, sound)
+func (s *server) openWorld(ctx context.Context, run harness.Binaries, log string) (*world, error) {
+	w := &world{World: harness.World{Binaries: run, Log: log, Secrets: processSecrets()}, server: s}
+	template, err := s.template(ctx)
 	if err != nil {
 		return w, err
 	}
@@ -247,19 +243,6 @@ func (s *server) dropTemplates() error {
 
 func (s *server) drop(ctx context.Context, database string) error {
 	return s.command(ctx, "drop database if exists "+quoted(database)+" with (force)")
-}
-
-// database makes an empty database for one test and returns its URL.
-func (s *server) database(t *testing.T, name string) string {
-	t.Helper()
-	name = "payonce_e2e_" + name + "_" + unique()
-	s.execute(t, "create database "+quoted(name))
-	t.Cleanup(func() {
-		if err := s.drop(context.WithoutCancel(t.Context()), name); err != nil {
-			t.Error(err)
-		}
-	})
-	return s.url(name)
 }
 
 func (s *server) url(database string) string {

@@ -63,28 +63,28 @@ func soakDatabase(t *testing.T) {
 	server, on := ownServer(t, local.Options{Fsync: true})
 	n, stops := soaked(t, "charges", 10_000, 60), soaked(t, "stops", 60, 2)
 	d := deploy(t, setup{apis: 2, workers: 2, on: on})
-	mustRead(t, d, "on on on", `select concat_ws(' ', current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'))`)
+	mustRead(t, d.tables, "on on on", `select concat_ws(' ', current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'))`)
 	f := d.flowing(t, n, 16, visa, cardDeclined, visa)
 	for i := range stops {
 		f.awaitAnswered(t, (i+1)*n/(stops+1))
 		how := "immediate shutdown"
 		if i%2 == 1 {
 			how = "SIGKILL"
-			must(t, syscall.Kill(row[int](t, d, `select split_part(pg_read_file('postmaster.pid'), E'\n', 1)::int`), syscall.SIGKILL))
+			must(t, syscall.Kill(row[int](t, d.tables, `select split_part(pg_read_file('postmaster.pid'), E'\n', 1)::int`), syscall.SIGKILL))
 		}
 		if err := server.Restart(t.Context()); err != nil {
 			t.Fatalf("%s: %v", how, err)
 		}
 		for _, api := range d.APIs { // each accepts again
-			acceptedCharge(t, d.insist(t, request{key: "key-" + unique(), body: newOrder(visa).body(t), to: at(api.URL())}))
+			acceptedCharge(t, d.insist(t, request{Key: "key-" + unique(), Body: newOrder(visa).body(t), To: func(context.Context) (string, error) { return api.URL(), nil }}))
 		}
 	}
 	f.finish(t, d)
 	d.drain(t)
 	accepted := n + stops*len(d.APIs)
-	mustRead(t, d, fmt.Sprint(accepted, accepted), `
+	mustRead(t, d.tables, fmt.Sprint(accepted, accepted), `
 select concat_ws(' ', count(*), count(distinct data ->> 'order_id')) from ledger_events where type = 'charge.requested.v1'`)
-	retries := d.client.retries.Load()
+	retries := d.client.Unanswered.Load() + d.client.TurnedAway.Load()
 	if retries == 0 {
 		t.Error("the stops left no request without an answer: they showed nothing")
 	}
@@ -146,14 +146,14 @@ func soakMemory(t *testing.T) {
 		t.Logf("the heap of %s held %d KiB at least in the first half and %d in the second", p.Name(), first, second)
 	}
 	t.Logf("%d messages and replays after %d that were not measured, %d messages of them received again",
-		n, n/10, row[int64](t, d, `select coalesce(sum(duplicates), 0)::bigint from inbox`))
+		n, n/10, row[int64](t, d.tables, `select coalesce(sum(duplicates), 0)::bigint from inbox`))
 }
 
 // liveHeap is how much a program's heap held after its last collection, in KiB. The size at
 // which the next collection begins says so.
 func liveHeap(t *testing.T, p *harness.Process) (kib int64) {
 	t.Helper()
-	_, value, _ := strings.Cut(string(fetch(t, p, "/metrics").Body), "\ngo_memstats_next_gc_bytes ")
+	_, value, _ := strings.Cut(fetch(t, p.URL()+"/metrics"), "\ngo_memstats_next_gc_bytes ")
 	var size float64
 	if _, err := fmt.Sscan(value, &size); err != nil || size == 0 {
 		t.Fatalf("%s does not say how large its heap is: %v", p.Name(), err)
@@ -166,10 +166,9 @@ func (d *deployment) replays(ctx context.Context, t *testing.T, charges []reques
 	t.Helper()
 	for sent, answered := 0, 0; answered < n && ctx.Err() == nil; sent++ {
 		r := charges[sent%len(charges)]
-		header := http.Header{"Idempotency-Key": {r.key}} // past the client's notes, which would grow
-		got, err := d.client.do(ctx, request{body: r.body, header: header})
+		got, err := d.client.Do(ctx, request{Key: r.Key, Body: r.Body}) // past the client's notes, which would grow
 		if err == nil && got.Status == http.StatusAccepted {
-			got, err = d.client.do(ctx, request{method: http.MethodGet, path: got.Header.Get("Location")})
+			got, err = d.client.Do(ctx, request{Method: http.MethodGet, Path: got.Header.Get("Location")})
 		}
 		switch {
 		case err == nil && got.Status < http.StatusBadRequest:
@@ -193,6 +192,6 @@ select 'charges', message_id, payload, metadata || '{"repeated": "yes"}'
   from inbox,
        generate_series(1, $1::int)
  where receiver = 'fulfillment'`
-	d.exec(t, plant, n/known)
+	execute(t, d.tables, plant, n/known)
 	testrun.Row(t, d.tables, `select not exists (select from outbox)`)
 }

@@ -292,22 +292,23 @@ func (p *crashPlan) ended() int {
 	return p.points
 }
 
-// seenPoint is a point of a recording.
-type seenPoint struct {
+// planned is a point of a recording.
+type planned struct {
 	crashPoint
 
 	kind          tripKind
 	inTransaction bool // is a part of a transaction of several round trips
+	behind        crashPoint
 }
 
 // seen are the points of the life so far, in the order in which they began; polls in
 // the order in which they ended.
-func (p *crashPlan) seen() (seen []seenPoint) {
+func (p *crashPlan) seen() (seen []planned) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, t := range p.trips {
 		if t.number > 0 {
-			seen = append(seen, seenPoint{crashPoint{t.name, t.number}, t.kind, t.group != nil})
+			seen = append(seen, planned{crashPoint: crashPoint{t.name, t.number}, kind: t.kind, inTransaction: t.group != nil})
 		}
 	}
 	return seen

@@ -61,12 +61,6 @@ type recording struct {
 	unstable []string // came in one recording and not in the other
 }
 
-// planned is a point with the one before it.
-type planned struct {
-	seenPoint
-	behind crashPoint
-}
-
 // rest is what a program does when there is nothing to do. It is watched once.
 type rest struct {
 	once    sync.Once
@@ -113,8 +107,7 @@ func (p *testbed) watchRest(ctx context.Context, program string, r *rest) error 
 // times. Those of the program's start are a scenario of their own, since they are
 // the same in all.
 func (p *testbed) record(ctx context.Context, way recording, r *rest) (own, start recording, err error) {
-	var takes [2]map[crashPoint]bool
-	var last []seenPoint
+	var takes [2][]planned
 	for i := range takes {
 		result, err := p.run(ctx, way, crashAim{})
 		if err != nil {
@@ -123,31 +116,30 @@ func (p *testbed) record(ctx context.Context, way recording, r *rest) (own, star
 		if len(result.violations) > 0 {
 			return own, start, fmt.Errorf("with nothing armed: %q", result.violations)
 		}
-		takes[i], last = map[crashPoint]bool{}, result.points
-		for _, seen := range last {
-			takes[i][seen.crashPoint] = true
-		}
+		takes[i] = result.points
 	}
 	own, start = way, way
 	start.scenario.name = "start"
+	in := func(take []planned, point planned) bool {
+		return slices.ContainsFunc(take, func(p planned) bool { return p.crashPoint == point.crashPoint })
+	}
 	behind := crashPoint{}
-	for _, seen := range last {
-		point := planned{seenPoint: seen, behind: behind}
+	for _, point := range takes[1] {
+		point.behind = behind
 		switch {
-		case !takes[0][seen.crashPoint] || !takes[1][seen.crashPoint]:
+		case !in(takes[0], point):
+			own.unstable = append(own.unstable, point.String())
 			continue // and nothing stands behind what may not come
-		case seen.occurrence <= r.startup[seen.name]:
+		case point.occurrence <= r.startup[point.name]:
 			start.points = append(start.points, point)
 		default:
 			own.points = append(own.points, point)
 		}
-		behind = seen.crashPoint
+		behind = point.crashPoint
 	}
-	for i, take := range takes {
-		for point := range take {
-			if !takes[1-i][point] {
-				own.unstable = append(own.unstable, point.String())
-			}
+	for _, point := range takes[0] {
+		if !in(takes[1], point) {
+			own.unstable = append(own.unstable, point.String())
 		}
 	}
 	return own, start, nil

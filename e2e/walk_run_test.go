@@ -19,7 +19,7 @@ type runResult struct {
 	violations []string
 	fired      bool
 	again      bool // the second crash fired too
-	points     []seenPoint
+	points     []planned
 }
 
 // running is one run: a job, a victim and a plan.
@@ -38,7 +38,6 @@ type running struct {
 	mu     sync.Mutex
 	first  answer
 	result runResult
-	errs   []error
 	plans  []*crashPlan
 }
 
@@ -86,7 +85,7 @@ func (p *testbed) run(ctx context.Context, c recording, aim crashAim) (runResult
 	r.result.points = plan.seen()
 	r.result.fired = plan.fired() && !r.missed.Load()
 	r.result.again = len(r.plans) > 1 && r.plans[1].fired()
-	return r.result, errors.Join(append(r.errs, err)...)
+	return r.result, err
 }
 
 // finish waits until the job is done, and judges it.
@@ -128,20 +127,18 @@ func (r *running) complain(what ...string) {
 	r.result.violations = append(r.result.violations, what...)
 }
 
-func (r *running) fail(err error) {
-	if err == nil {
-		return
+// needs notes an error of the harness.
+func (r *running) needs(err error) {
+	if err != nil {
+		r.complain("the harness: " + err.Error())
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.errs = append(r.errs, err)
 }
 
 // send sends the request until it is answered, waiting for a victim that is paused or
 // killed. Another answer than before is a violation.
-func (r *running) send(ctx context.Context, to address) error {
+func (r *running) send(ctx context.Context, to func(context.Context) (string, error)) error {
 	request := r.job.request
-	request.to = to
+	request.To = to
 	got, err := r.client.insist(ctx, request)
 	if errors.Is(err, errDiffers) {
 		r.complain("one stored answer per key: " + err.Error())
@@ -239,10 +236,10 @@ func (r *running) paused() {
 	if r.program == "api" {
 		r.sendElsewhere(rivalPatience)
 	} else if helper, err := r.helper(r.ctx, nil); err != nil {
-		r.fail(err)
+		r.needs(err)
 	} else {
 		_ = r.quiet(r.ctx, rivalPatience) // it may give up, see above
-		r.fail(helper.Kill())
+		r.needs(helper.Kill())
 	}
 	r.signaled(syscall.SIGCONT)
 }
@@ -256,7 +253,7 @@ func (r *running) signaled(s syscall.Signal) bool {
 		r.missed.Store(true)
 		return false
 	}
-	r.fail(err)
+	r.needs(err)
 	return err == nil
 }
 

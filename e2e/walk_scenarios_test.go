@@ -79,7 +79,7 @@ func scenarios() []scenario {
 // charged is a charge that comes to a status, with a failure's code.
 func charged(o order, status, code string) (job, error) {
 	body, err := json.Marshal(o)
-	return job{request: request{key: unique(), body: body}, answer: http.StatusAccepted, status: status, code: code}, err
+	return job{request: request{Key: unique(), Body: body}, answer: http.StatusAccepted, status: status, code: code}, err
 }
 
 // paidAhead is how many charges are paid at once for refunds to come.
@@ -143,7 +143,7 @@ func (p *testbed) told(ctx context.Context, event, id, status string) (j job, in
 func canceledCharge(ctx context.Context, p *testbed) (job, error) {
 	c, err := p.client.accept(ctx, newOrder(visa))
 	return job{
-		request: request{path: "/v1/charges/" + c.ID + "/cancel", key: unique(), body: []byte(`{}`)},
+		request: request{Path: "/v1/charges/" + c.ID + "/cancel", Key: unique(), Body: []byte(`{}`)},
 		answer:  http.StatusAccepted, status: "failed", code: "canceled",
 	}, err
 }
@@ -245,5 +245,5 @@ func signedEvent(secret, kind, intent string) request {
 	mac.Write([]byte(seconds + "." + event))
 	signature := "t=" + seconds + ",v1=" + hex.EncodeToString(mac.Sum(nil))
 	header := http.Header{"Authorization": nil, "Content-Type": {"application/json"}, "Stripe-Signature": {signature}}
-	return request{path: "/v1/webhooks/stripe", body: []byte(event), header: header}
+	return request{Path: "/v1/webhooks/stripe", Body: []byte(event), Header: header}
 }

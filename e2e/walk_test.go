@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -16,10 +15,10 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-var walkWhat = flag.String("walk", "", "the crash walk: distinct, points, all, pairs, scenario/program, points (scenario/program/point, separated by |), or scenario/program/point/side/fault; a sample where empty")
+var walkWhat = flag.String("walk", "", "the crash walk: distinct, points, all, or addresses, separated by |: scenario/program, scenario/program/point or scenario/program/point/side/fault; a sample where empty")
 
-// sampleSize is about how many points a sample hits. It takes the start of the programs and one
-// scenario, by the seed. Continuous integration walks to every round trip.
+// sampleSize is about how many points of a recording a sample hits. It takes one scenario and program, by the seed.
+// Continuous integration walks to every round trip.
 const sampleSize = 6
 
 // TestWalk injects a fault into the api or the worker at each of their round trips with the
@@ -37,24 +36,21 @@ func TestWalk(t *testing.T) {
 	begun := time.Now()
 	seed := testrun.Seed(t)
 	w := newWalker(t, binaries(t))
-	wanted := func(string, string) bool { return true }
+	wanted := recordingsOf(*walkWhat)
 	if *walkWhat == "" {
-		w.environment.parallelRuns = sampleParallelRuns
-		one := scenarios()[rand.New(rand.NewPCG(seed, 1)).IntN(len(scenarios()))].name
-		wanted = func(scenario, _ string) bool { return scenario == one || scenario == "start" && one == "success" }
-		t.Logf("sampled scenario: %s; not run: all others (-walk=points runs every point of every scenario)", one)
-	}
-	if strings.Contains(*walkWhat, "/") {
+		w.parallelRuns = sampleParallelRuns
+		rng := rand.New(rand.NewPCG(seed, 1))
+		one := scenarios()[rng.IntN(len(scenarios()))]
+		by := one.programs[rng.IntN(len(one.programs))]
 		wanted = func(scenario, program string) bool {
-			return slices.ContainsFunc(strings.Split(*walkWhat, "|"), func(address string) bool {
-				return strings.HasPrefix(address+"/", scenario+"/"+program+"/")
-			})
+			return program == by && (scenario == one.name || scenario == "start" && one.name == "success")
 		}
+		t.Logf("sampled: %s/%s; not run: all others (-walk=points runs every point of every scenario)", one.name, by)
 	}
 	recordings, err := w.recordings(t.Context(), wanted)
 	must(t, err)
 	show(t, recordings)
-	if everyScenario := []string{"distinct", "points", "all", "pairs"}; slices.Contains(everyScenario, *walkWhat) {
+	if everyScenario := []string{"distinct", "points", "all"}; slices.Contains(everyScenario, *walkWhat) {
 		checkPoints(t, recordings)
 	}
 	if *updatePoints {
@@ -67,7 +63,21 @@ func TestWalk(t *testing.T) {
 	if err := w.walk(t.Context(), recordings, targets); err != nil {
 		t.Error(err)
 	}
-	t.Logf("the crash walk, -seed=%d\n%s\n%s", seed, w.summary(time.Since(begun)), notRun(recordings, targets))
+	single := 0
+	for _, c := range recordings {
+		single += len(everything(c))
+	}
+	t.Logf("the crash walk, -seed=%d\n%s\nof %d single faults (-walk=all runs them) and some double crashes; not run: several requests at a time (the soaks), "+
+		"power cuts, broken disks, a provider that breaks its contract", seed, w.summary(time.Since(begun)), single)
+}
+
+// recordingsOf are those that a walk needs.
+func recordingsOf(what string) func(scenario, program string) bool {
+	return func(scenario, program string) bool {
+		return !strings.Contains(what, "/") || slices.ContainsFunc(strings.Split(what, "|"), func(address string) bool {
+			return strings.HasPrefix(address+"/", scenario+"/"+program+"/")
+		})
+	}
 }
 
 // show lists the points, for -v.
@@ -93,25 +103,27 @@ func chosen(recordings []recording, what string, rng *rand.Rand) ([]target, erro
 		switch what {
 		case "all":
 			targets = append(targets, everything(c)...)
-		case "pairs":
-			targets = append(targets, pairsOf(c)...)
 		case "":
-			targets = append(targets, sampleOf(c, rng, max(1, pointsOf(recordings)/sampleSize))...)
+			targets = append(targets, sampleOf(c, rng, max(1, len(c.points)/sampleSize))...)
 		case "points":
 			targets = append(targets, sampleOf(c, rng, 1)...)
 		case "distinct":
 			targets = append(targets, sampleOf(c.without(seen), rng, 1)...)
 		default:
 			for address := range strings.SplitSeq(what, "|") {
-				targets = append(targets, slices.DeleteFunc(append(everything(c), pairsOf(c)...), func(t target) bool {
-					return !t.isAt(address)
-				})...)
+				first, second, _ := strings.Cut(address, "+")
+				for _, t := range everything(c) {
+					if t.isAt(first) {
+						t.second, _ = strconv.Atoi(second)
+						targets = append(targets, t)
+					}
+				}
 			}
 		}
 	}
 	for address := range strings.SplitSeq(what, "|") {
 		if len(targets) == 0 || strings.Contains(address, "/") && !slices.ContainsFunc(targets, func(t target) bool { return t.isAt(address) }) {
-			return nil, fmt.Errorf("-walk=%s: neither distinct, points, all, pairs nor a run", address)
+			return nil, fmt.Errorf("-walk=%s: neither distinct, points, all nor a run", address)
 		}
 	}
 	// Those that take long, or stand in each other's way, are apart from each other.
@@ -131,51 +143,17 @@ func (c recording) without(seen map[string]bool) recording {
 	return c
 }
 
-func pointsOf(recordings []recording) (n int) {
-	for _, c := range recordings {
-		n += len(c.points)
-	}
-	return n
-}
-
-// notRun says what a walk leaves out.
-func notRun(recordings []recording, targets []target) string {
-	single, double, run := 0, 0, map[target]bool{}
-	for _, c := range recordings {
-		single, double = single+len(everything(c)), double+len(pairsOf(c))
-	}
-	for _, t := range targets {
-		run[t] = true
-	}
-	return fmt.Sprintf("ran %d of %d single faults (-walk=all runs them) and of %d double crashes (-walk=pairs); not run: "+
-		"several requests at a time (the soaks), power cuts, broken disks, a provider that breaks its contract", len(run), single, double)
-}
-
-// newWalker makes the environment of a walk, until the test ends.
-func newWalker(t *testing.T, programs harness.Binaries) *walker {
-	t.Helper()
-	g := &environment{on: sharedServer(t), programs: programs, sound: binaries(t), dir: t.TempDir(), parallelRuns: parallelRuns}
-	t.Cleanup(func() {
-		if err := g.close(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
-	return &walker{environment: g, report: t.Errorf}
-}
-
 // hunt does the run of an address with programs of the caller's choice, and returns what was
 // violated in it, and whether it came to its point. Programs that break promises with nothing
 // armed are caught once.
 func hunt(t *testing.T, programs harness.Binaries, address string) (violations []string, fired bool) {
 	t.Helper()
 	w := newWalker(t, programs)
-	recordings, err := w.recordings(t.Context(), func(scenario, program string) bool {
-		return strings.HasPrefix(address, scenario+"/"+program+"/")
-	})
+	recordings, err := w.recordings(t.Context(), recordingsOf(address))
 	if err != nil {
 		return []string{err.Error()}, false
 	}
-	targets, err := chosen(recordings, address, rand.New(rand.NewPCG(1, 1)))
+	targets, err := chosen(recordings, address, testrun.Rand(t))
 	must(t, err)
 	w.report = func(string, ...any) {}
 	if err = w.walk(t.Context(), recordings, targets); err != nil {
@@ -205,10 +183,10 @@ func (t target) String() string {
 }
 
 // isAt reports whether an address is the target's own, or that of its point, or of its
-// scenario and program. A second crash has an address of its own alone.
+// scenario and program.
 func (t target) isAt(address string) bool {
 	recording := t.scenario + "/" + t.program
-	return t.String() == address || t.second == 0 && (address == recording || address == recording+"/"+t.point.String())
+	return slices.Contains([]string{t.String(), recording, recording + "/" + t.point.String()}, address)
 }
 
 // everything are all runs of a recording with one fault.
@@ -255,22 +233,4 @@ func sampleOf(c recording, rng *rand.Rand, every int) (sample []target) {
 		}
 	}
 	return sample
-}
-
-// secondCrashes is how many points of a recovery all pairs go to, beyond those of
-// the recording itself: the recovery starts the program again.
-const secondCrashes = 25
-
-// pairsOf are all double crashes of a recording. Those whose second point lies behind
-// the recovery's end do not come to it, and are counted.
-func pairsOf(c recording) []target {
-	var all []target
-	for _, point := range c.points {
-		for second := 1; second <= len(c.points)+secondCrashes; second++ {
-			pair := c.target(point, failpoint.After, faultKill)
-			pair.second = second
-			all = append(all, pair)
-		}
-	}
-	return all
 }

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"testing"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 const (
@@ -28,11 +31,34 @@ const (
 
 // walker runs targets in parallel, each in its own testbed.
 type walker struct {
-	environment *environment
-	report      func(format string, args ...any)
+	on           *server
+	programs     harness.Binaries // those under test; of a mutant where one is hunted
+	dir          string
+	parallelRuns int
+	report       func(format string, args ...any)
 
 	mu   sync.Mutex
+	idle []*testbed // that the next run may use
 	done []walked
+
+	// While a victim is paused in a transaction, followers of the ledger see nothing
+	// that commits later, in any database of the server. So one victim is paused
+	// in a transaction at a time.
+	pausedInTransaction sync.Mutex
+}
+
+// newWalker makes a walker, which closes its testbeds when the test ends.
+func newWalker(t *testing.T, programs harness.Binaries) *walker {
+	t.Helper()
+	w := &walker{on: sharedServer(t), programs: programs, dir: t.TempDir(), parallelRuns: parallelRuns, report: t.Errorf}
+	t.Cleanup(func() {
+		for _, p := range w.idle {
+			if err := p.close(context.WithoutCancel(t.Context())); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return w
 }
 
 // walked is a run that was done, with the number of those before it in which its
@@ -44,21 +70,21 @@ type walked struct {
 }
 
 // each does jobs in parallel, until all are done or one returns an error.
-func each[J any](ctx context.Context, g *environment, jobs []J, do func(context.Context, *testbed, J) error) error {
+func each[J any](ctx context.Context, w *walker, jobs []J, do func(context.Context, *testbed, J) error) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(g.parallelRuns)
+	group.SetLimit(w.parallelRuns)
 	for _, j := range jobs {
 		group.Go(func() error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			p, err := g.take(ctx)
+			p, err := w.take(ctx)
 			if err != nil {
 				return err
 			}
 			err = do(ctx, p, j)
 			p.spoiled = p.spoiled || err != nil
-			return errors.Join(err, g.leave(ctx, p))
+			return errors.Join(err, w.leave(ctx, p))
 		})
 	}
 	return group.Wait()
@@ -78,7 +104,7 @@ func (w *walker) recordings(ctx context.Context, wanted func(scenario, program s
 			}
 		}
 	}
-	err = each(ctx, w.environment, tasks, func(ctx context.Context, p *testbed, task *task) (err error) {
+	err = each(ctx, w, tasks, func(ctx context.Context, p *testbed, task *task) (err error) {
 		c, r := &task.recording, rests[task.recording.program]
 		r.once.Do(func() { r.err = p.watchRest(ctx, c.program, r) })
 		if r.err != nil {
@@ -103,7 +129,7 @@ func (w *walker) recordings(ctx context.Context, wanted func(scenario, program s
 // walk does the targets and reports what is violated, with the address by which
 // it is replayed.
 func (w *walker) walk(ctx context.Context, recordings []recording, targets []target) error {
-	return each(ctx, w.environment, targets, func(ctx context.Context, p *testbed, t target) error {
+	return each(ctx, w, targets, func(ctx context.Context, p *testbed, t target) error {
 		i := slices.IndexFunc(recordings, func(c recording) bool { return c.scenario.name == t.scenario && c.program == t.program })
 		if i < 0 {
 			return fmt.Errorf("%s: there is no such scenario", t)
@@ -157,7 +183,7 @@ func (w *walker) summary(took time.Duration) string {
 		again, pairs = again+number(one.again), pairs+number(one.second > 0)
 	}
 	text := fmt.Sprintf("%d runs, %d at a time, in %.1f s: %d fired, %d of %d second crashes, %d violations",
-		len(w.done), w.environment.parallelRuns, took.Seconds(), fired, again, pairs, violations)
+		len(w.done), w.parallelRuns, took.Seconds(), fired, again, pairs, violations)
 	if violations == 0 && len(w.done) > 0 {
 		text += "; " + none(len(w.done), "runs")
 	}

@@ -14,64 +14,38 @@ import (
 	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
-// environment is what all testbeds of a walk share.
-type environment struct {
-	on           *server
-	programs     harness.Binaries // those under test; of a mutant where one is hunted
-	sound        harness.Binaries // that make the template databases
-	dir          string
-	parallelRuns int
-
-	mu   sync.Mutex
-	idle []*testbed // that the next run may use
-
-	// While a victim is paused in a transaction, readers of the outbox see nothing
-	// that commits later, in any database of the server. So one victim is paused
-	// in a transaction at a time.
-	pausedInTransaction sync.Mutex
-}
-
 // take returns a testbed that is not in use, or opens one.
-func (g *environment) take(ctx context.Context) (*testbed, error) {
-	g.mu.Lock()
-	if n := len(g.idle); n > 0 {
-		defer g.mu.Unlock()
-		p := g.idle[n-1]
-		g.idle = g.idle[:n-1]
+func (w *walker) take(ctx context.Context) (*testbed, error) {
+	w.mu.Lock()
+	if n := len(w.idle); n > 0 {
+		defer w.mu.Unlock()
+		p := w.idle[n-1]
+		w.idle = w.idle[:n-1]
 		return p, nil
 	}
-	g.mu.Unlock()
-	return g.newTestbed(ctx)
+	w.mu.Unlock()
+	return w.newTestbed(ctx)
 }
 
 // leave keeps a testbed for the next run. An audit reads everything that ever
 // happened in a testbed, so one that had many runs is closed.
-func (g *environment) leave(ctx context.Context, p *testbed) error {
+func (w *walker) leave(ctx context.Context, p *testbed) error {
 	if p.runs >= freshAfter || p.spoiled {
 		return p.close(context.WithoutCancel(ctx))
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.idle = append(g.idle, p)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.idle = append(w.idle, p)
 	return nil
-}
-
-// close closes the testbeds that are not in use.
-func (g *environment) close(ctx context.Context) (err error) {
-	for _, p := range g.idle {
-		err = errors.Join(err, p.close(ctx))
-	}
-	return err
 }
 
 // testbed is the deployment of one run at a time, with an api without faults, and the proxy
 // and the gate before the victim.
 type testbed struct {
 	*world
-	*environment
+	*walker
 
-	api    *harness.Process
-	client *client // of that api, where a request names no other
+	client *client // of the api, where a request names no other
 	watch  watch   // of the victim's database
 	calls  watch   // of what a worker calls
 	proxy  *failpoint.Proxy
@@ -86,19 +60,19 @@ type testbed struct {
 const attemptPatience = 15 * time.Second
 
 // newTestbed opens a testbed. Where it fails, it leaves nothing behind.
-func (g *environment) newTestbed(ctx context.Context) (p *testbed, err error) {
-	p = &testbed{environment: g, spoiled: true} // until it is open
+func (w *walker) newTestbed(ctx context.Context) (p *testbed, err error) {
+	p = &testbed{walker: w, spoiled: true} // until it is open
 	p.arm("worker", newCrashPlan(crashAim{}, nil))
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close(context.WithoutCancel(ctx)))
 		}
 	}()
-	log, err := os.MkdirTemp(g.dir, "testbed-")
+	log, err := os.MkdirTemp(w.dir, "testbed-")
 	if err != nil {
 		return p, err
 	}
-	if p.world, err = g.on.openWorld(ctx, g.sound, g.programs, log); err != nil {
+	if p.world, err = w.on.openWorld(ctx, w.programs, log); err != nil {
 		return p, err
 	}
 	if err := p.StartSandbox(ctx, ""); err != nil {
@@ -107,17 +81,17 @@ func (g *environment) newTestbed(ctx context.Context) (p *testbed, err error) {
 	if p.proxy, err = failpoint.NewProxy(ctx, p.Service, p.watch.hook); err != nil {
 		return p, err
 	}
-	if p.gate, err = failpoint.NewGate(ctx, p.Sandbox.URL(), p.calls.callHook); err != nil {
+	if p.gate, err = failpoint.NewGate(p.Sandbox.URL(), p.calls.callHook); err != nil {
 		return p, err
 	}
-	if _, err := p.tables.Exec(ctx, `update merchants set webhook_url = $1`, p.gate.URL()+"/shop/webhooks"); err != nil {
+	if _, err := p.tables.Exec(ctx, `update merchants set webhook_url = $1`, p.gate.URL+"/shop/webhooks"); err != nil {
 		return p, err
 	}
-	if p.api, err = p.Start(ctx, "api", p.API, p.APIEnv()); err != nil {
+	if p.APIs, err = p.StartAll(ctx, "api", p.API, 1, func(int) map[string]string { return p.APIEnv() }); err != nil {
 		return p, err
 	}
-	p.client = newClient([]string{p.api.URL()}, p.Secrets.API)
-	p.client.http.Timeout = attemptPatience
+	p.client = newClient(p.Client())
+	p.client.HTTP.Timeout = attemptPatience
 	// What a program does only the first time that it meets a database, it does here.
 	if _, err := p.client.accept(ctx, newOrder(visa)); err != nil {
 		return p, err
@@ -209,20 +183,17 @@ func (p *testbed) close(ctx context.Context) (err error) {
 			err = errors.Join(err, fmt.Errorf("found only when the testbed was closed: %q", violations))
 		}
 	}
-	if p.api != nil {
-		err = errors.Join(err, p.api.Kill())
+	if p.world == nil {
+		return err
+	}
+	for _, process := range p.Processes() {
+		err = errors.Join(err, process.Kill())
 	}
 	if p.gate != nil {
 		p.gate.Close()
 	}
 	if p.proxy != nil {
 		p.proxy.Close()
-	}
-	if p.world == nil {
-		return err
-	}
-	if p.Sandbox != nil {
-		err = errors.Join(err, p.Sandbox.Kill())
 	}
 	return errors.Join(err, p.world.close(ctx))
 }
@@ -247,7 +218,7 @@ func (p *testbed) victim(program string) *victim {
 	env, path := p.APIEnv(), p.API
 	env["DATABASE_URL"] = p.proxy.URL()
 	if program == "worker" {
-		env, path = p.workerSettings(p.proxy.URL(), p.gate.URL()), p.Worker
+		env, path = p.workerSettings(p.proxy.URL(), p.gate.URL), p.Worker
 	}
 	v := &victim{}
 	v.program = harness.Program{

@@ -14,15 +14,10 @@ type Cutter struct {
 	*Proxy
 
 	mu    sync.Mutex
-	aim   *aim  // nil unless armed
-	aimed *Trip // that fits the aim
+	side  Side  // "" unless armed
+	least int   // statements
+	aimed *Trip // the first one that fits
 	cuts  int
-}
-
-// aim is where a cutter cuts.
-type aim struct {
-	side       Side
-	statements int
 }
 
 // StartCutter starts a cutter before the server of a connection string. It ends
@@ -45,7 +40,7 @@ func StartCutter(tb testing.TB, server string) *Cutter {
 func (c *Cutter) Arm(side Side, statements int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.aim, c.aimed = &aim{side, statements}, nil
+	c.side, c.least, c.aimed = side, statements, nil
 }
 
 // Refuse refuses new connections from then on.
@@ -61,13 +56,13 @@ func (c *Cutter) Cuts() int {
 func (c *Cutter) hook(t *Trip) Fault {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.aim != nil && c.aimed == nil && t.Side == Before && t.Statements >= c.aim.statements {
+	if c.side != "" && c.aimed == nil && t.Side == Before && t.Statements >= c.least {
 		c.aimed = t
 	}
-	if c.aim == nil || t != c.aimed || t.Side != c.aim.side {
+	if t != c.aimed || t.Side != c.side {
 		return None
 	}
-	c.aim, c.aimed = nil, nil
+	c.side, c.aimed = "", nil
 	c.cuts++
 	return Cut
 }

@@ -8,20 +8,18 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 )
 
 // Gate stands before an HTTP server.
 type Gate struct {
+	*httptest.Server
+
 	transport *http.Transport
-	listener  net.Listener
-	server    *http.Server
-	serving   sync.WaitGroup
 }
 
 // Call is one request of the victim. Its pointer is the same on both sides.
@@ -41,38 +39,28 @@ type hookKey struct{}
 
 // NewGate starts a gate before the server of an origin. begin is called for each connection,
 // and returns the hook that decides about its calls. Close ends the gate.
-func NewGate(ctx context.Context, upstream string, begin func() CallHook) (*Gate, error) {
-	const headerTimeout = 10 * time.Second // of a client that sends half a request
+func NewGate(upstream string, begin func() CallHook) (*Gate, error) {
 	origin, err := url.Parse(upstream)
 	if err != nil {
 		return nil, fmt.Errorf("read the address of an HTTP server: %w", err)
 	}
 	g := &Gate{transport: &http.Transport{MaxIdleConnsPerHost: 100, DisableCompression: true}}
-	if g.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
-		return nil, fmt.Errorf("listen before an HTTP server: %w", err)
+	g.Server = httptest.NewUnstartedServer(&httputil.ReverseProxy{
+		Rewrite:      func(r *httputil.ProxyRequest) { r.SetURL(origin) },
+		Transport:    g,
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+	})
+	g.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+		return context.WithValue(ctx, hookKey{}, begin())
 	}
-	g.server = &http.Server{
-		Handler: &httputil.ReverseProxy{
-			Rewrite:      func(r *httputil.ProxyRequest) { r.SetURL(origin) },
-			Transport:    g,
-			ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
-		},
-		ReadHeaderTimeout: headerTimeout,
-		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
-			return context.WithValue(ctx, hookKey{}, begin())
-		},
-	}
-	g.serving.Go(func() { _ = g.server.Serve(g.listener) }) // until Close
+	g.Start()
 	return g, nil
 }
 
-// URL is the origin of the gate.
-func (g *Gate) URL() string { return "http://" + g.listener.Addr().String() }
-
 // Close ends the gate and its requests in flight.
 func (g *Gate) Close() {
-	_ = g.server.Close()
-	g.serving.Wait()
+	g.CloseClientConnections()
+	g.Server.Close()
 	g.transport.CloseIdleConnections()
 }
 

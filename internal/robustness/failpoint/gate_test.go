@@ -37,7 +37,7 @@ func TestGate(t *testing.T) {
 				_, _ = io.Copy(w, r.Body)
 			}))
 			defer outside.Close()
-			gate, err := failpoint.NewGate(t.Context(), outside.URL, func() failpoint.CallHook {
+			gate, err := failpoint.NewGate(outside.URL, func() failpoint.CallHook {
 				return func(c *failpoint.Call) failpoint.Fault {
 					if c.Side != test.side {
 						return failpoint.None
@@ -47,7 +47,7 @@ func TestGate(t *testing.T) {
 			})
 			testrun.Must(t, err)
 			defer gate.Close()
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, gate.URL()+"/v1/refunds/re_1", strings.NewReader("money"))
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, gate.URL+"/v1/refunds/re_1", strings.NewReader("money"))
 			testrun.Must(t, err)
 			request.Header.Set("Idempotency-Key", "k1")
 			status := 0

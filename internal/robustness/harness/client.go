@@ -2,8 +2,11 @@ package harness
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"sync"
@@ -13,29 +16,31 @@ import (
 
 const (
 	requestTimeout = 5 * time.Second        // of one request
-	retryPause     = 100 * time.Millisecond // before the same request is sent again
+	retryPause     = 50 * time.Millisecond  // before the same request is sent again
 	readPause      = 200 * time.Millisecond // between two reads
 )
 
 // Client is a merchant of a service. It sends to the apis in turn, so that duplicates meet on
 // several. Its methods are safe for concurrent use.
 type Client struct {
-	// The requests with a key that were sent.
+	// APIs are the origins of the apis.
+	APIs []string
+	HTTP *http.Client
+
+	// Requests are those that Insist and PostAll have sent.
 	Requests   atomic.Int64
 	Unanswered atomic.Int64 // of these: cut, refused or timed out
 	TurnedAway atomic.Int64 // of these: answered "try again with the same key"
 	Replays    atomic.Int64 // of these: answered from the record
 
-	apis   []string
 	apiKey string
-	http   *http.Client
 	turn   atomic.Int64
 }
 
 // NewClient returns a client of the apis at these URLs.
 func NewClient(apiKey string, apis ...string) *Client {
-	transport := &http.Transport{MaxIdleConnsPerHost: 100, IdleConnTimeout: time.Minute}
-	return &Client{apis: apis, apiKey: apiKey, http: &http.Client{Transport: transport, Timeout: requestTimeout}}
+	transport := &http.Transport{MaxIdleConnsPerHost: 100, IdleConnTimeout: time.Minute, DisableCompression: true}
+	return &Client{APIs: apis, apiKey: apiKey, HTTP: &http.Client{Transport: transport, Timeout: requestTimeout}}
 }
 
 // Answer is the answer to a request with a key.
@@ -44,6 +49,10 @@ type Answer struct {
 	ContentType string
 	Location    string
 	Body        string
+}
+
+func answerOf(r Response) Answer {
+	return Answer{r.Status, r.Header.Get("Content-Type"), r.Header.Get("Location"), string(r.Body)}
 }
 
 // Member returns a text member of the body, "" where there is none.
@@ -81,10 +90,10 @@ func (c *Client) PostAll(ctx context.Context, n int, path, key string, body []by
 	var all sync.WaitGroup
 	for range n {
 		all.Go(func() {
-			if got, err := c.post(ctx, path, key, body); err == nil {
+			if got, err := c.Insist(ctx, Request{Path: path, Key: key, Body: body}); err == nil {
 				mu.Lock()
 				defer mu.Unlock()
-				answers = append(answers, got)
+				answers = append(answers, answerOf(got))
 			}
 		})
 	}
@@ -92,25 +101,24 @@ func (c *Client) PostAll(ctx context.Context, n int, path, key string, body []by
 	return answers
 }
 
-// post sends a request until it has a definitive answer or ctx ends.
-func (c *Client) post(ctx context.Context, path, key string, body []byte) (Answer, error) {
+// Insist sends a request until it has a definitive answer or ctx ends.
+func (c *Client) Insist(ctx context.Context, r Request) (Response, error) {
 	for {
 		c.Requests.Add(1)
-		r, err := c.send(ctx, http.MethodPost, path, key, body)
-		got := Answer{r.Status, r.Header.Get("Content-Type"), r.Header.Get("Location"), string(r.Body)}
+		got, err := c.Do(ctx, r)
 		switch {
 		case err != nil:
 			c.Unanswered.Add(1)
-		case !got.definitive():
+		case !answerOf(got).definitive():
 			c.TurnedAway.Add(1)
 		default:
-			if r.Header.Get("Idempotent-Replayed") == "true" {
+			if got.Header.Get("Idempotent-Replayed") == "true" {
 				c.Replays.Add(1)
 			}
 			return got, nil
 		}
-		if err := Wait(ctx, retryPause); err != nil {
-			return Answer{}, err
+		if ended := Wait(ctx, retryPause); ended != nil {
+			return got, errors.Join(fmt.Errorf("no definitive answer to %s, last %d %s: %w", r.Key, got.Status, got.Body, ended), err)
 		}
 	}
 }
@@ -118,7 +126,7 @@ func (c *Client) post(ctx context.Context, path, key string, body []byte) (Answe
 // Await reads a resource until it is as wanted. It returns an error if ctx ends.
 func (c *Client) Await(ctx context.Context, path string, into any, wanted func() bool) error {
 	for {
-		r, err := c.send(ctx, http.MethodGet, path, "", nil)
+		r, err := c.Do(ctx, Request{Method: http.MethodGet, Path: path})
 		if err == nil && r.Status == http.StatusOK && json.Unmarshal(r.Body, into) == nil && wanted() {
 			return nil
 		}
@@ -128,18 +136,43 @@ func (c *Client) Await(ctx context.Context, path string, into any, wanted func()
 	}
 }
 
-func (c *Client) send(ctx context.Context, method, path, key string, body []byte) (Response, error) {
-	api := c.apis[int(c.turn.Add(1))%len(c.apis)]
-	request, err := http.NewRequestWithContext(ctx, method, api+path, bytes.NewReader(body))
+// Request is what a client sends: a POST of a charge where nothing else is said.
+type Request struct {
+	Method string
+	Path   string
+	Key    string // none where empty
+	Body   []byte
+	Header http.Header // wins over what is usual; a name without values is left out
+	// To finds an api for each attempt, in place of the next one in turn: one that was killed may be elsewhere.
+	To func(context.Context) (string, error)
+}
+
+// Do sends a request once.
+func (c *Client) Do(ctx context.Context, r Request) (_ Response, err error) {
+	api := c.APIs[int(c.turn.Add(1))%len(c.APIs)]
+	if r.To != nil {
+		if api, err = r.To(ctx); err != nil {
+			return Response{}, err
+		}
+	}
+	method, path := cmp.Or(r.Method, http.MethodPost), cmp.Or(r.Path, "/v1/charges")
+	request, err := http.NewRequestWithContext(ctx, method, api+path, bytes.NewReader(r.Body))
 	if err != nil {
 		return Response{}, err
 	}
 	request.Header.Set("Authorization", "Bearer "+c.apiKey)
-	if key != "" {
+	if r.Body != nil {
 		request.Header.Set("Content-Type", "application/json")
-		request.Header.Set("Idempotency-Key", key)
 	}
-	return Exchange(c.http, request)
+	if r.Key != "" {
+		request.Header.Set("Idempotency-Key", r.Key)
+	}
+	for name, values := range r.Header {
+		if request.Header[name] = values; len(values) == 0 {
+			delete(request.Header, name)
+		}
+	}
+	return Exchange(c.HTTP, request)
 }
 
 // Response is what came back, whole.

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestPost_sendsTheSameKeyUntilTheAnswerIsDefinitive: after each of these answers it is
+// TestInsist_sendsTheSameKeyUntilTheAnswerIsDefinitive: after each of these answers it is
 // unknown whether the request was carried out.
-func TestPost_sendsTheSameKeyUntilTheAnswerIsDefinitive(t *testing.T) {
+func TestInsist_sendsTheSameKeyUntilTheAnswerIsDefinitive(t *testing.T) {
 	t.Parallel()
 	unsure := []struct {
 		status int // 0 where the connection is cut
@@ -41,8 +41,8 @@ func TestPost_sendsTheSameKeyUntilTheAnswerIsDefinitive(t *testing.T) {
 	}))
 	defer api.Close()
 	client := NewClient("sk_test_1", api.URL)
-	got, err := client.post(t.Context(), "/v1/charges", "key-1", []byte(`{"amount":1}`))
-	if err != nil || got.Problem() != "/problems/conflict" {
+	got, err := client.Insist(t.Context(), Request{Key: "key-1", Body: []byte(`{"amount":1}`)})
+	if err != nil || answerOf(got).Problem() != "/problems/conflict" {
 		t.Errorf("answer: %+v, %v", got, err)
 	}
 	if sent := client.Requests.Load(); sent != int64(len(unsure)+1) || sent != requests.Load() {

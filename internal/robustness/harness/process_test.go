@@ -83,25 +83,6 @@ func start(t *testing.T, role string) *harness.Process {
 func TestProcess(t *testing.T) {
 	t.Parallel()
 
-	t.Run("a kill ends the program itself and no other", func(t *testing.T) {
-		t.Parallel()
-		a, b := start(t, "server"), start(t, "server")
-		testrun.Must(t, a.Kill())
-		select {
-		case <-a.Exited():
-		default:
-			t.Error("exited is still open")
-		}
-		// Another process may have the port for a while.
-		testrun.True(t, "a killed program answers no more", func() bool { return !answers(t, a.URL()) })
-		if err := b.WaitReady(bounded(t)); err != nil {
-			t.Errorf("the other program: %v", err)
-		}
-		if err := a.Kill(); !errors.Is(err, os.ErrProcessDone) {
-			t.Errorf("second kill: %v", err)
-		}
-	})
-
 	t.Run("waits for its port when another process has it", func(t *testing.T) {
 		t.Parallel()
 		p := start(t, "server")

@@ -80,69 +80,55 @@ type Repeated struct {
 	Delivered int `json:"delivered"`
 }
 
-// Sandbox calls the controls of the sandbox at a URL, which no fault touches. While
-// the database restarts they fail, so each call is retried for a while; repeating a
-// call does no harm.
+// Sandbox calls the controls of the sandbox at a URL, which no fault touches.
 type Sandbox string
 
 // Books reads the records.
 func (s Sandbox) Books(ctx context.Context) (b Books, err error) {
-	return b, s.call(ctx, requestTimeout, http.MethodGet, "/books", nil, &b)
+	return b, s.call(ctx, http.MethodGet, "/books", nil, &b)
 }
 
 // Dispute opens a dispute of a payment intent or, with an outcome, ends it.
 func (s Sandbox) Dispute(ctx context.Context, intent, outcome string) error {
-	return s.call(ctx, requestTimeout, http.MethodPost, "/dispute", map[string]string{"payment_intent": intent, "outcome": outcome}, nil)
+	return s.call(ctx, http.MethodPost, "/dispute", map[string]string{"payment_intent": intent, "outcome": outcome}, nil)
 }
 
 // Refund refunds a part of a payment intent outside the service.
 func (s Sandbox) Refund(ctx context.Context, intent string, amount int64) error {
-	return s.call(ctx, requestTimeout, http.MethodPost, "/refund", map[string]any{"payment_intent": intent, "amount": amount}, nil)
+	return s.call(ctx, http.MethodPost, "/refund", map[string]any{"payment_intent": intent, "amount": amount}, nil)
 }
 
 // SetFaults replaces the faults; the zero value is none.
 func (s Sandbox) SetFaults(ctx context.Context, f Faults) error {
-	return s.call(ctx, requestTimeout, http.MethodPut, "/faults", f, nil)
+	return s.call(ctx, http.MethodPut, "/faults", f, nil)
 }
 
 // RepeatWebhooks makes the provider send every event that it has sent so often once
 // more, and returns when it has tried to.
 func (s Sandbox) RepeatWebhooks(ctx context.Context, times int) (done Repeated, err error) {
-	const timeout = 25 * time.Second // the sandbox takes up to 20 s
-	return done, s.call(ctx, timeout, http.MethodPost, "/duplicate-webhooks", map[string]int{"times": times}, &done)
+	return done, s.call(ctx, http.MethodPost, "/duplicate-webhooks", map[string]int{"times": times}, &done)
 }
 
 // call sends and receives JSON; either may be nil.
-func (s Sandbox) call(ctx context.Context, timeout time.Duration, method, path string, send, receive any) error {
-	const (
-		tries = 40
-		pause = 250 * time.Millisecond
-	)
-	var body []byte
-	var last error
-	if send != nil {
-		if body, last = json.Marshal(send); last != nil {
-			return last
-		}
+func (s Sandbox) call(ctx context.Context, method, path string, send, receive any) error {
+	const timeout = 30 * time.Second // to repeat webhooks takes up to 20 s
+	body, err := json.Marshal(send)
+	if err != nil {
+		return err
 	}
-	for range tries {
-		request, err := http.NewRequestWithContext(ctx, method, string(s)+path, bytes.NewReader(body))
-		if err != nil {
-			return err
-		}
-		r, err := Exchange(&http.Client{Timeout: timeout}, request)
-		switch {
-		case err == nil && r.Status/100 == 2 && receive == nil:
-			return nil
-		case err == nil && r.Status/100 == 2:
-			return json.Unmarshal(r.Body, receive)
-		case err == nil:
-			err = fmt.Errorf("%s %s: answered %d %s", method, path, r.Status, r.Body)
-		}
-		last = err
-		if err := Wait(ctx, pause); err != nil {
-			return err
-		}
+	request, err := http.NewRequestWithContext(ctx, method, string(s)+path, bytes.NewReader(body))
+	if err != nil {
+		return err
 	}
-	return fmt.Errorf("ask the sandbox: %w", last)
+	request.Close = true // one that was idle may end meanwhile
+	r, err := Exchange(&http.Client{Timeout: timeout}, request)
+	switch {
+	case err != nil:
+		return fmt.Errorf("ask the sandbox: %w", err)
+	case r.Status/100 != 2:
+		return fmt.Errorf("ask the sandbox: %s %s: answered %d %s", method, path, r.Status, r.Body)
+	case receive == nil:
+		return nil
+	}
+	return json.Unmarshal(r.Body, receive)
 }

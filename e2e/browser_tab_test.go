@@ -1,4 +1,4 @@
-package browser_test
+package e2e_test
 
 import (
 	"context"
@@ -23,9 +23,9 @@ import (
 )
 
 var (
-	//go:embed page.js
+	//go:embed testdata/page.js
 	inspectPage string
-	//go:embed focus.js
+	//go:embed testdata/focus.js
 	findStops string
 )
 
@@ -71,7 +71,7 @@ type look struct {
 	scheme string
 }
 
-func (w *world) tab(t *testing.T, origin string, l look) *tab {
+func (w *visitor) tab(t *testing.T, origin string, l look) *tab {
 	t.Helper()
 	b := &tab{T: t, origin: origin}
 	b.ctx, _ = chromedp.NewContext(w.browser, chromedp.WithListener(b.hear))

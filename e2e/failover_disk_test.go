@@ -1,4 +1,4 @@
-package failover_test
+package e2e_test
 
 import (
 	"bytes"
@@ -35,7 +35,7 @@ func TestDisk_thatIsFullLosesNothing(t *testing.T) {
 	c.primary.server, c.primary.link = server, newLink(t, server)
 	c.hosts = c.primary.link.Address()
 	c.primary.connect(t, server.URL("postgres"))
-	w := newWorld(t, build(t), c)
+	w := newUnderLoad(t, c)
 	filler := filepath.Join(disk, "filler")
 	w.lose(t, 1, func() {
 		file, err := os.Create(filler)
@@ -48,7 +48,7 @@ func TestDisk_thatIsFullLosesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			err = nil
-			return strings.Contains(answer(t, strings.TrimPrefix(w.APIs[0].URL(), "http://")+"/metrics"), `route="/v1/charges",status="503"`)
+			return strings.Contains(fetch(t, w.APIs[0].URL()+"/metrics"), `route="/v1/charges",status="503"`)
 		})
 		must(t, errors.Join(file.Close(), os.Remove(filler)))
 		if conn, err := pgx.Connect(t.Context(), server.URL("postgres")); err == nil {
@@ -64,15 +64,13 @@ func TestDisk_thatIsFullLosesNothing(t *testing.T) {
 
 func onSmallDisk(t *testing.T) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("not run in short mode: it starts servers and programs")
-	}
+	startsPrograms(t)
 	if out, err := exec.CommandContext(t.Context(), "unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt").CombinedOutput(); err != nil {
 		t.Skipf("not run: this machine mounts no disk of its own: %v %s", err, out)
 	}
 	test := exec.CommandContext(t.Context(), "unshare", "--mount", "sh", "-c", `mount -t tmpfs -o mode=1777,size=160m none /mnt && exec "$0" "$@"`,
 		os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
-	test.Env = append(os.Environ(), "SMALL_DISK=/mnt", programsVariable+"="+filepath.Dir(build(t).API))
+	test.Env = append(os.Environ(), "SMALL_DISK=/mnt", programsVariable+"="+filepath.Dir(binaries(t).API))
 	out, err := test.CombinedOutput()
 	t.Logf("%s", out)
 	if err != nil || !bytes.Contains(out, []byte("--- PASS: "+t.Name())) {

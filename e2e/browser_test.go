@@ -1,7 +1,9 @@
-package browser_test
+package e2e_test
 
 import (
+	"context"
 	"flag"
+	"net/http"
 	"strconv"
 	"strings"
 	"syscall"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testrun"
@@ -23,9 +26,7 @@ func TestConsole(t *testing.T) {
 	if !*drive {
 		t.Skip("not run: it starts a demo and Chromium; -browser runs it")
 	}
-	browser := newBrowser(t)
-	w := newWorld(t)
-	w.browser = browser
+	w := newVisitor(t)
 	t.Run("pages", w.pages)
 	t.Run("keyboard", w.keyboard)
 	t.Run("without JavaScript", w.withoutScript)
@@ -35,8 +36,64 @@ func TestConsole(t *testing.T) {
 	t.Run("dead letters", w.deadLetters)
 }
 
+// visitor is somebody at a demo that stays up.
+type visitor struct {
+	browser  context.Context
+	url      string // of the console
+	merchant *harness.Client
+	data     string // URL of the database
+	db       *pgx.Conn
+	faults   harness.Sandbox
+}
+
+func newVisitor(t *testing.T) *visitor {
+	t.Helper()
+	w, s := &visitor{browser: newBrowser(t)}, newStage(t)
+	demo := s.demo(t, "--keep")
+	must(t, demo.Start())
+	t.Cleanup(func() { must(t, demo.Process.Signal(syscall.SIGINT)); s.mustBeEmpty(t) })
+	s.says(t, `(everything stays up)`)
+	w.url, w.data, w.faults = s.says(t, `^console: (\S+)$`), s.says(t, `^  database +(\S+)$`), harness.Sandbox(s.says(t, `^  sandbox +(\S+)$`))
+	w.merchant = harness.NewClient(s.says(t, `^  API key +(\S+)$`), s.says(t, `^  api-1 +(\S+)$`))
+	var err error
+	w.db, err = pgx.Connect(t.Context(), w.data)
+	must(t, err)
+	t.Cleanup(func() { _ = w.db.Close(context.WithoutCancel(t.Context())) })
+	return w
+}
+
+// charge sends a charge and returns its id.
+func (w *visitor) charge(t *testing.T) string {
+	t.Helper()
+	answer := w.merchant.PostAll(t.Context(), 1, "/v1/charges", unique(), newOrder(visa, item{"mug", 1}).body(t))[0]
+	if answer.Status != http.StatusAccepted {
+		t.Fatalf("the charge was answered %d %s", answer.Status, answer.Body)
+	}
+	return strings.TrimPrefix(answer.Location, "/v1/charges/")
+}
+
+func (w *visitor) mustSucceed(t *testing.T, charge string) {
+	t.Helper()
+	testrun.Row(t, w.db, `select exists (select from ledger_events where stream_id = $1 and type = 'charge.succeeded.v1')`, charge)
+}
+
+// setFaults breaks the provider until the subtest ends.
+func (w *visitor) setFaults(t *testing.T, f harness.Faults) {
+	t.Helper()
+	must(t, w.faults.SetFaults(t.Context(), f))
+	t.Cleanup(func() { must(t, w.faults.SetFaults(context.WithoutCancel(t.Context()), harness.Faults{})) })
+}
+
+// payonce runs the operator's tool.
+func (w *visitor) payonce(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := harness.Run(t.Context(), map[string]string{"DATABASE_URL": w.data}, binaries(t).Payonce, args...)
+	must(t, err)
+	return string(out)
+}
+
 // paths are the pages by the heading that each begins with.
-func (w *world) paths(t *testing.T) map[string]string {
+func (w *visitor) paths(t *testing.T) map[string]string {
 	t.Helper()
 	var charge string
 	must(t, w.db.QueryRow(t.Context(), `select stream_id from ledger_events where type = 'charge.succeeded.v1' limit 1`).Scan(&charge))
@@ -46,7 +103,7 @@ func (w *world) paths(t *testing.T) map[string]string {
 }
 
 // pages inspects each page in light and dark, on a phone, a laptop and a wide screen.
-func (w *world) pages(t *testing.T) {
+func (w *visitor) pages(t *testing.T) {
 	t.Helper()
 	paths := w.paths(t)
 	for _, l := range []look{{360, "light"}, {1280, "dark"}, {1280, "light"}, {3840, "dark"}} {
@@ -65,7 +122,7 @@ func (w *world) pages(t *testing.T) {
 }
 
 // keyboard reaches everything in the order in which it is read, and sees where the focus is.
-func (w *world) keyboard(t *testing.T) {
+func (w *visitor) keyboard(t *testing.T) {
 	t.Helper()
 	b := w.tab(t, w.url, look{1280, "light"})
 	for path := range w.paths(t) {
@@ -92,7 +149,7 @@ func (w *world) keyboard(t *testing.T) {
 }
 
 // withoutScript shows each page, and searches.
-func (w *world) withoutScript(t *testing.T) {
+func (w *visitor) withoutScript(t *testing.T) {
 	t.Helper()
 	b := w.tab(t, w.url, look{1280, "light"})
 	_, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
@@ -111,7 +168,7 @@ func (w *world) withoutScript(t *testing.T) {
 }
 
 // live sees a charge come and end without another page: what the page holds for the test stays.
-func (w *world) live(t *testing.T) {
+func (w *visitor) live(t *testing.T) {
 	t.Helper()
 	w.setFaults(t, harness.Faults{Slow: harness.Slow{P: 1, Milliseconds: 3000}})
 	b := w.tab(t, w.url, look{1280, "light"})
@@ -129,7 +186,7 @@ const auditEnded = `document.querySelector("#audit").previousElementSibling.text
 
 // lab breaks things from the page. Each action says what it did, and the invariants and the whole
 // audit hold after it. Without a guard its invariant turns red, beside the swim lanes of both charges.
-func (w *world) lab(t *testing.T) {
+func (w *visitor) lab(t *testing.T) {
 	t.Helper()
 	b := w.tab(t, w.url, look{1280, "light"})
 	b.open("/lab")
@@ -159,7 +216,7 @@ func (w *world) lab(t *testing.T) {
 
 // kill sees a worker go dark and its messages move. The console learns of a death from the
 // database, whose session ends with the process.
-func (w *world) kill(t *testing.T) {
+func (w *visitor) kill(t *testing.T) {
 	t.Helper()
 	w.setFaults(t, harness.Faults{Slow: harness.Slow{P: 1, Milliseconds: 4000}})
 	b := w.tab(t, w.url, look{1280, "light"})
@@ -190,7 +247,7 @@ func (w *world) kill(t *testing.T) {
 
 // deadLetters finds two dead letters, types the commands that their pages show, and sees what was
 // decided on the open page.
-func (w *world) deadLetters(t *testing.T) {
+func (w *visitor) deadLetters(t *testing.T) {
 	t.Helper()
 	w.setFaults(t, harness.Faults{DropBefore: 1})
 	retried, discarded := w.charge(t), w.charge(t)

@@ -1,4 +1,4 @@
-package failover_test
+package e2e_test
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"net"
 	"os/exec"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -101,20 +100,13 @@ func (n *node) connect(t *testing.T, url string) {
 	n.admin, err = pgx.Connect(t.Context(), url)
 	must(t, err)
 	t.Cleanup(func() { _ = n.admin.Close(context.WithoutCancel(t.Context())) })
-	n.exec(t, `set synchronous_commit = local`)
+	execute(t, n.admin, `set synchronous_commit = local`)
 }
 
 func (n *node) set(t *testing.T, setting, value string) {
 	t.Helper()
-	n.exec(t, fmt.Sprintf(`alter system set %s = '%s'`, setting, value))
-	n.exec(t, `select pg_reload_conf()`)
-}
-
-func (n *node) exec(t *testing.T, sql string) {
-	t.Helper()
-	if _, err := n.admin.Exec(t.Context(), sql); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
+	execute(t, n.admin, fmt.Sprintf(`alter system set %s = '%s'`, setting, value))
+	execute(t, n.admin, `select pg_reload_conf()`)
 }
 
 // signal signals every process of the primary at once, as the loss of its machine does: the first
@@ -122,9 +114,7 @@ func (n *node) exec(t *testing.T, sql string) {
 // begun; if it outlived the others it could wait for their locks forever.
 func (c *cluster) signal(t *testing.T, s syscall.Signal) {
 	t.Helper()
-	var file string
-	must(t, c.primary.admin.QueryRow(t.Context(), `select pg_read_file('postmaster.pid')`).Scan(&file))
-	name, _, _ := strings.Cut(file, "\n")
+	name := row[string](t, c.primary.admin, `select split_part(pg_read_file('postmaster.pid'), E'\n', 1)`)
 	first, err := strconv.Atoi(name)
 	must(t, err)
 	must(t, syscall.Kill(first, syscall.SIGSTOP))
@@ -152,7 +142,7 @@ var faults = map[string]func(*testing.T, *cluster){
 // promote makes the standby the primary. The old one is where the standby was.
 func (c *cluster) promote(t *testing.T) {
 	t.Helper()
-	c.standby.exec(t, `select pg_promote()`)
+	execute(t, c.standby.admin, `select pg_promote()`)
 	c.primary, c.standby = c.standby, c.primary
 }
 

@@ -1,9 +1,8 @@
-package failover_test
+package e2e_test
 
 import (
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,7 +28,7 @@ func TestPatroni_losesNoCharge(t *testing.T) {
 	}
 	t.Parallel()
 	p := newPatroni(t)
-	w := newWorld(t, build(t), &p.cluster)
+	w := newUnderLoad(t, &p.cluster)
 	w.lose(t, *failovers, func() { p.failOver(t) }, func() { p.follow(t) })
 	t.Log(w.judge(t) + " mode=patroni fault=kill")
 }
@@ -71,7 +70,7 @@ func newPatroni(t *testing.T) *patroni {
 	p.primary, p.standby = &node{}, &node{}
 	for i, n := range []*node{p.primary, p.standby} {
 		p.start(t, n, fmt.Sprintf("db%d", i+1), at[6+i], at[8+i], etcd)
-		testrun.True(t, "there is a primary", func() bool { return answer(t, at[8]+"/primary") != "" })
+		testrun.True(t, "there is a primary", func() bool { return fetch(t, "http://"+at[8]+"/primary") != "" })
 	}
 	p.primary.connect(t, p.admin(p.primary))
 	p.follow(t)
@@ -194,22 +193,9 @@ func (p *patroni) failOver(t *testing.T) {
 func (p *patroni) follow(t *testing.T) {
 	t.Helper()
 	testrun.True(t, "the standby is synchronous", func() bool {
-		return strings.Contains(answer(t, p.members[p.primary].api+"/cluster"), `"sync_standby"`)
+		return strings.Contains(fetch(t, "http://"+p.members[p.primary].api+"/cluster"), `"sync_standby"`)
 	})
 	p.standby.connect(t, p.admin(p.standby))
-}
-
-// answer is "" unless the status is 200.
-func answer(t *testing.T, url string) string {
-	t.Helper()
-	request, err := http.NewRequestWithContext(bounded(t), http.MethodGet, "http://"+url, http.NoBody)
-	must(t, err)
-	request.Close = true
-	got, err := harness.Exchange(http.DefaultClient, request)
-	if err != nil || got.Status != http.StatusOK {
-		return ""
-	}
-	return string(got.Body)
 }
 
 // end ends the server of a Patroni that was killed.
