@@ -21,7 +21,7 @@ const module = "github.com/payonce/payonce"
 const (
 	// strict are packages whose tests import no more than they do. Other tests may import
 	// what they need, such as a database.
-	strict = "domain e2e e2e/failover internal/robustness/demo internal/robustness/harness"
+	strict = "domain e2e internal/robustness/demo internal/robustness/harness"
 	// pure are packages that import, outside this module, the standard library alone.
 	pure = "domain fulfillment/schema"
 	// testHelpers are packages that every test may import: they know none of the service.
