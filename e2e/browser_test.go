@@ -36,7 +36,7 @@ func TestConsole(t *testing.T) {
 	t.Run("dead letters", w.deadLetters)
 }
 
-// visitor is somebody at a demo that stays up.
+// visitor is a user of a demo that stays up.
 type visitor struct {
 	browser  context.Context
 	url      string // of the console

@@ -156,7 +156,7 @@ func TestPrograms_serveWhatTheRulesQuery(t *testing.T) {
 	}
 }
 
-// fetch reads what anybody may read. It is "" unless the status is 200.
+// fetch reads what needs no API key. It is "" unless the status is 200.
 func fetch(t *testing.T, url string) string {
 	t.Helper()
 	request, err := http.NewRequestWithContext(bounded(t), http.MethodGet, url, http.NoBody)

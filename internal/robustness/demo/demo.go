@@ -170,7 +170,7 @@ func (d *Demo) flow(ctx context.Context) error {
 }
 
 // audit observes what is left when nothing is left to do, reports and returns the service's
-// own audit with what was observed from outside since the books before. No action of the lab is in flight meanwhile.
+// own audit with what was observed from outside since an earlier observation. No action of the lab is in flight meanwhile.
 func (d *Demo) audit(ctx context.Context, before harness.Books) (a harness.Audit, err error) {
 	d.acting.Lock()
 	defer d.acting.Unlock()
