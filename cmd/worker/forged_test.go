@@ -90,7 +90,7 @@ values ('acme', 'POST /v1/charges', 'good', '', 202, '{}', now())`)
 		// payload under a known id is a dead letter.
 		"the forged messages are dead letters or wait": `
 select count(*) filter (where status = 'dead') = 6
-   and count(*) filter (where status = 'dead' and last_error = 'the id is known with another payload') = 1
+   and count(*) filter (where status = 'dead' and last_error = 'the id evt_1 is known with another payload') = 1
    and count(*) filter (where status = 'pending' and (message_id in ('forged 4', 'forged 6') or ordering_key = 'ch_unreadable')) = 4
   from inbox`,
 	} {
