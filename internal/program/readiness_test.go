@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -170,7 +171,9 @@ func TestReadiness_passesAHungHost(t *testing.T) {
 		testdb.Must(t, err)
 		return config.Host
 	}
-	hung := t.TempDir() // nothing listens yet
+	hung, err := os.MkdirTemp("", "h") //nolint:usetesting // the path of a socket is short
+	testdb.Must(t, err)
+	defer func() { _ = os.RemoveAll(hung) }() // nothing listens in it yet
 	hosts := strings.Join([]string{folder(primary), hung, folder(standby)}, ",")
 	db := testdb.OpenAt(t, "postgres://postgres@/postgres?port=5432,5432,5432&host="+hosts, postgres.Options{})
 	r := readiness(t, db, time.Now, nil)
