@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -48,6 +49,7 @@ func TestFeeSchedule(t *testing.T) {
 		amount   int64
 		want     int64
 	}{
+		{"the largest fixed part does not overflow", fees(10_000, math.MaxInt64), domain.MaxAmount, domain.MaxAmount},
 		{"three percent of ten euros", fees(300, 0), 1000, 30},
 		{"less than half a cent is nothing", fees(300, 0), 16, 0},
 		{"half a cent is a cent", fees(100, 0), 50, 1},

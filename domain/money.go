@@ -42,5 +42,5 @@ type FeeSchedule struct {
 func (f FeeSchedule) Of(amount int64) int64 {
 	const whole = 10_000
 	percentage := (amount*f.BasisPoints + whole/2) / whole
-	return min(max(percentage+f.Fixed, 0), amount)
+	return min(max(percentage+min(f.Fixed, MaxAmount), 0), amount)
 }

@@ -2,11 +2,11 @@ package idempotency
 
 import (
 	"bytes"
-	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	encoding "encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -52,7 +52,16 @@ func Content(source string, input any) (key string, request Request, err error) 
 }
 
 // number writes a json.Number as encoding/json does: to the library it is a text, unless Go was built with its own.
-var number = json.MarshalFunc(func(n encoding.Number) ([]byte, error) { return []byte(cmp.Or(n, "0")), nil })
+var number = json.MarshalToFunc(func(e *jsontext.Encoder, n encoding.Number) error {
+	if in, length := e.StackIndex(e.StackDepth()); in == '{' && length%2 == 0 {
+		return errors.ErrUnsupported // the name of a member is a text
+	}
+	text, err := encoding.Marshal(n)
+	if err != nil {
+		return err
+	}
+	return e.WriteValue(text)
+})
 
 // maxDepth bounds how deep values lie within values: canonical JSON costs the depth times the size.
 const maxDepth = 100

@@ -206,6 +206,7 @@ func TestContent(t *testing.T) {
 		[]any{},
 		map[string]any{"a": nil},
 		map[int]string{2: "b", 1: "a"},
+		map[json.Number]int{"1": 1},
 		struct {
 			optional
 			N int `json:",string"`
@@ -223,9 +224,9 @@ func TestContent(t *testing.T) {
 		}
 		seen[key] = string(text)
 	}
-	for _, in := range []any{[]any{map[string]any{"a": []string{"\xed\xa0\x80"}}}, map[string]int{"\xfe": 1}, shouted{"\xff"}} {
+	for _, in := range []any{[]any{map[string]any{"a": []string{"\xed\xa0\x80"}}}, map[string]int{"\xfe": 1}, shouted{"\xff"}, json.Number("true")} {
 		if key, _, err := idempotency.Content("shop", in); err == nil {
-			t.Errorf("%q, which is not UTF-8, would be written as other inputs are: %s", in, key)
+			t.Errorf("%q, which is no JSON, would be written as other inputs are: %s", in, key)
 		}
 	}
 

@@ -71,7 +71,7 @@ func pairs(d *jsontext.Decoder, m *map[string]string) error {
 	return nil
 }
 
-// plainName is the pointer of an unknown member, or parameter, that an answer may repeat. Any other
+// plainName is the pointer of an unknown member that an answer may repeat. Any other
 // name may be data, such as a card number.
 var plainName = regexp.MustCompile(`^/[A-Za-z_]{1,40}((/[0-9]{1,3})?/[A-Za-z_]{1,40})*$`)
 

@@ -189,11 +189,9 @@ func (a *API) limitWork(next echo.HandlerFunc) echo.HandlerFunc {
 // readUnsigned reads the body of a provider event whose sender is not known yet: soon, and few
 // at a time from one network, so that slow senders do not keep the provider out.
 func (a *API) readUnsigned(c echo.Context) error {
-	return a.limits.unsigned.within(network(clientOf(c)), 1, func() error {
-		// Where it cannot be set, readTimeout counts.
-		_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(unsignedTime)) //nolint:forbidigo // a socket knows no other clock
-		return readBody(c)
-	})
+	// Also of one that is refused. Where it cannot be set, readTimeout counts.
+	_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(unsignedTime)) //nolint:forbidigo // a socket knows no other clock
+	return a.limits.unsigned.within(network(clientOf(c)), 1, func() error { return readBody(c) })
 }
 
 // readBody reads the body of a POST to its end or to the size that it may have.

@@ -58,7 +58,7 @@ func readQuery(c echo.Context, limit *int, texts map[string]*string) error {
 	var k checker
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		value, pointer := given.Get(name), string(jsontext.Pointer("").AppendToken(name))
-		if !plainName.MatchString(pointer) {
+		if !utf8.ValidString(name) || hasNUL(name) || holdsCard(name) {
 			pointer = "" // of the query as a whole
 		}
 		text, known := texts[name]

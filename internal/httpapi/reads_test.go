@@ -43,7 +43,7 @@ func TestListCharges(t *testing.T) {
 	}
 	for query, pointer := range map[string]string{
 		"?limit=05": "/limit", "?starting_after=" + foreign: "/starting_after", "?stauts=failed": "/stauts",
-		"?order_id=a&order_id=b": "/order_id", "?order_id=%ff": "/order_id", "?4242424242424242=1": "", "?a=%zz": "", "?a~/b=1": "",
+		"?order_id=a&order_id=b": "/order_id", "?order_id=%ff": "/order_id", "?4242424242424242=1": "", "?a=%zz": "", "?a~/b=1": "/a~0~1b",
 	} {
 		a := w.send(t, get("/v1/charges"+query))
 		wantPointers(t, wantProblem(t, a, "/problems/validation"), pointer)
