@@ -70,8 +70,7 @@ func (b *Batcher[Q, A]) Do(ctx context.Context, value Q) (A, error) {
 	return *new(A), ctx.Err()
 }
 
-// run calls until nothing is queued. The next call begins when this one ends, so that its callers may join the next, or
-// after nextAfter.
+// run calls until nothing is queued. The next call begins when this one ends, or after nextAfter.
 func (b *Batcher[Q, A]) run() {
 	for {
 		for range 2 { // goroutines that run may queue items, or make others ready that do

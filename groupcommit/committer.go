@@ -176,8 +176,7 @@ func fit(batches []*queuedBatch) int {
 }
 
 // commit commits batches in one transaction. It keeps its connection until the server answers, also after
-// its callers have left: a connection that is closed leaves a session that waits on in the server, and the pool
-// would open another.
+// its callers have left: if it closed the connection, the session would wait on, and the pool would open another.
 func (c *Committer) commit(batches []*queuedBatch) error {
 	conn, err := c.pool.Acquire(slices.MaxFunc(batches, compareDeadlines).ctx)
 	if err != nil {

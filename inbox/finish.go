@@ -202,7 +202,8 @@ func (p *Processor) queueClaimEnd(b *pgx.Batch, d *Delivery, e claimEnd) {
 		d.queueEnd(b)
 		return
 	}
-	b.Queue(endClaim, d.row, d.fence, e.dead, e.attempts, e.waits, e.pause, e.deadline, p.Policy.GiveUpAfter, storable(e.reason), d.ID, p.Policy.DeadLetters == Pass, d.holder)
+	b.Queue(endClaim, d.row, d.fence, e.dead, e.attempts, e.waits, e.pause, e.deadline, p.Policy.GiveUpAfter, storable(e.reason),
+		d.ID, p.Policy.DeadLetters == Pass, d.holder)
 	b.Queue(promote, p.Receiver, d.OrderingKey)
 }
 
