@@ -40,7 +40,8 @@ func Fingerprint(parts ...[]byte) []byte {
 // a member that changes with each sending, such as a time, makes them two. If the key becomes the id of a
 // message, make the canonical JSON its payload: the inbox compares payloads byte for byte.
 func Content(source string, input any) (key string, request Request, err error) {
-	text, err := json.Marshal(input, jsonv1.DefaultOptionsV1(), json.WithMarshalers(number), jsontext.AllowInvalidUTF8(false)) // replaced, many inputs would be one
+	// Were invalid UTF-8 replaced, many inputs would be one.
+	text, err := json.Marshal(input, jsonv1.DefaultOptionsV1(), json.WithMarshalers(number), jsontext.AllowInvalidUTF8(false))
 	if err == nil {
 		request.Canonical, err = canonicalOf(text)
 	}

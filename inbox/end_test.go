@@ -327,5 +327,6 @@ func TestDiscard_endsForEver(t *testing.T) {
 	if err := testrun.Receive(t, "the commit", h.ended); !inbox.IsLost(err) {
 		t.Errorf("the holder's commit ended with %v", err)
 	}
-	testrun.Row(t, db, `select status = 'discarded' and decided_by = 'ada' and finished_at is not null and last_error = 'odd' and not exists (select from merchants) from inbox`)
+	testrun.Row(t, db, `select status = 'discarded' and decided_by = 'ada' and finished_at is not null and last_error = 'odd'
+		and not exists (select from merchants) from inbox`)
 }

@@ -120,7 +120,8 @@ func (d *Delivery) Done(ctx context.Context, tx pgx.Tx) error {
 // because it has ended: by another holder, or by an earlier commit of this delivery. The handler stops.
 func IsLost(err error) bool { return groupcommit.Constraint(err) == "inbox_done_by_holder" }
 
-// Writes are the statements of this package that may share a group commit.
+// Writes are the statements of this package that may share a group commit. store comes with the inserts, though it
+// also locks the heads that it nudges: a deadlock over them ends by the lock time-out of the group.
 func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{
 		{SQL: store, ManyRows: storeMany, Wakes: func(a []any) string { return fmt.Sprint(a[0]) }},

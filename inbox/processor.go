@@ -110,7 +110,7 @@ func (p *Processor) Pause(all bool, partitions ...string) {
 // It claims when the next message is due, when Wake receives, when a handler has ended for which
 // another message waits, and once a second, but never sooner than 10 ms after the claim before
 // began, or twice as long as that took. Each page that Consume receives claims too, at any time. Under a backlog
-// one claim a second, about, skips the partitions that the full claims before it took.
+// some claims skip the partitions that the full claims before them took.
 func (p *Processor) Run(ctx context.Context) error {
 	alive, die := context.WithCancel(context.WithoutCancel(ctx))
 	var beating sync.WaitGroup

@@ -53,7 +53,8 @@ with waiting as materialized (
              from inbox
             where id = any (array(
                     select (select b.id from inbox b
-                             where b.receiver = $1 and b.ordering_key >= k.ordering_key and b.ordering_key <= k.ordering_key and b.status = 'pending' and not b.first
+                             where b.receiver = $1 and b.ordering_key >= k.ordering_key and b.ordering_key <= k.ordering_key
+                               and b.status = 'pending' and not b.first
                              order by b.ordering_key, b.id
                              limit 1)
                       from (select distinct ordering_key from waiting) k

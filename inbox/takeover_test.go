@@ -126,7 +126,8 @@ create trigger refuse before update on inbox for each row when (old.due_at > '21
 		put(t, db, "m2", "")
 		put(t, db, "m3", "")
 		write(t, db, `update inbox set due_at = '2101-01-01' where message_id = 'm2'`) // which a repair corrects
-		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, holder = 'dead', deaths = 40, claimed_at = now() - interval '1 day' where message_id = 'm3'`)
+		write(t, db, `update inbox set status = 'running', fence = 1, attempts = 1, holder = 'dead', deaths = 40, claimed_at = now() - interval '1 day'
+			where message_id = 'm3'`)
 		start(t, processor(t, db, answer(nil), short, func(o *inbox.Options) {
 			o.Policy.MaxAttempts, o.Policy.BackoffBase, o.Policy.BackoffCap = 100, 5*time.Hour, 5*time.Hour
 		}))
