@@ -111,8 +111,9 @@ func (c Charge) clone() Charge {
 // the charge. A void first event leaves a charge without merchant and steps: its message becomes a dead letter,
 // and lists leave it out.
 //
-// Append writes no void request. A stolen login of the api can, as far as the policies of ledger_events let it.
-// The audit names each.
+// Append writes no void request. Who has stolen the api's login can, as far as the policies and the trigger of
+// ledger_events in migrations/service.sql let them: a change of what a request may be changes those too. The audit
+// names each.
 func (c Charge) Voids(e Event) bool { return registry[TypeOf(e)].Request && !c.allows(e) }
 
 // allows reports whether e may be the next event of c.
@@ -258,39 +259,8 @@ func (ChargeSucceeded) allowedIn(c Charge) bool {
 	return !c.HasOutcome() && c.StepStatus(Payment) == StepDone
 }
 
-// ChargeFailed ends the charge without money taken.
-type ChargeFailed struct{ Failure }
-
-func (e ChargeFailed) apply(c *Charge) {
-	c.Failure = &e.Failure
-	for _, s := range steps { // subscribers follow a failure too
-		if c.StepStatus(s.Name) == StepPending {
-			c.setStep(s.Name, StepSkipped)
-		}
-	}
-	c.end(Failed)
-}
-
-func (e ChargeFailed) allowedIn(c Charge) bool {
-	return !c.HasOutcome() && len(c.toCompensate()) == 0 && c.mayFailFor(e.Code) &&
-		(c.stepFailed() || !c.PaymentStarted() && cancellations[e.Code] != "")
-}
-
 // Item is a quantity of one article.
 type Item struct {
 	SKU      string `json:"sku"`
 	Quantity int64  `json:"quantity"`
 }
-
-// Failure is why a charge failed.
-type Failure struct {
-	Code        FailureCode `json:"code" detail:"code"`
-	Message     string      `json:"message" detail:"message"`
-	DeclineCode string      `json:"decline_code,omitempty" detail:"decline_code"`
-}
-
-// FailureCode is the reason in one word. Each step has its own.
-type FailureCode string
-
-// Canceled is the reason of a charge that its merchant canceled.
-const Canceled FailureCode = "canceled"

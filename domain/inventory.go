@@ -35,7 +35,7 @@ type InventoryRejected struct {
 
 func (InventoryRejected) apply(c *Charge) { c.setStep(Inventory, StepFailed) }
 func (e InventoryRejected) allowedIn(c Charge) bool {
-	return c.due(Inventory) && cancellations[e.Code] == ""
+	return c.due(Inventory) && !e.Code.cancels()
 }
 
 // InventoryReleased returns the held stock: the compensation.

@@ -135,12 +135,3 @@ func (c Charge) Capture(intent string, taken Money) []Event {
 		ChargeSucceeded{},
 	}
 }
-
-// Fail returns the events that end a charge without money taken, and compensate; none if it has
-// failed. The payment intent, if there is one, must be canceled at the provider before.
-func (c Charge) Fail(why Failure) []Event {
-	if c.PaymentStarted() || cancellations[why.Code] == "" {
-		return c.endFailed(why, PaymentDeclined{why})
-	}
-	return c.endFailed(why) // canceled before there was anything to pay
-}

@@ -19,8 +19,8 @@ type Posting struct {
 // The chart: what the customer owes (customer_receivable) balances what the merchant may
 // expect (merchant_pending) until the outcome. A capture turns the first into money at
 // the provider (psp_receivable) and the second into a debt to the merchant
-// (merchant_payable) and our fee (fee_revenue); a failure reverses both. So both are zero
-// for every charge that has an outcome, and that is the ledger's own proof of
+// (merchant_payable) and our fee (fee_revenue); a failure reverses both. So what is owed and
+// what is expected are zero for every charge that has an outcome: the ledger's own proof of
 // exactly-once. A refund moves its amount from our debt to the merchant to
 // refund_clearing until its own outcome; the fee stays ours. What the provider takes for a
 // dispute the merchant bears at once, until it comes back.

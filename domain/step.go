@@ -96,7 +96,7 @@ func (c Charge) StepStatus(name string) StepStatus {
 }
 
 // Next is the step that is due: the steps before it are done or skipped, and the charge has
-// no outcome. It is empty if there is none, and a subscriber after a capture that has no outcome.
+// no outcome. It is empty if there is none, and a subscriber's between a capture and charge.succeeded.
 func (c Charge) Next() string {
 	for _, s := range c.Steps {
 		if s.Status == StepPending && !c.HasOutcome() {
@@ -126,40 +126,6 @@ func (c Charge) SubscribersOf(e Event, version int) (names []string) {
 		}
 	}
 	return names
-}
-
-// toCompensate are the done steps that hold something, the last one first.
-func (c Charge) toCompensate() []Step {
-	var held []Step
-	for _, s := range slices.Backward(c.Steps) {
-		if step, _ := stepNamed(s.Name); s.Status == StepDone && step.release != nil {
-			held = append(held, step)
-		}
-	}
-	return held
-}
-
-// mayRelease reports whether what a step holds may be returned now: it is the last step that holds
-// something, and a step failed, or the charge has a reason to be canceled and no payment was started.
-func (c Charge) mayRelease(name string) bool {
-	held := c.toCompensate()
-	return len(held) > 0 && held[0].Name == name && (c.stepFailed() || !c.PaymentStarted() && len(c.Deadlines()) > 0)
-}
-
-// endFailed returns the events that end a charge without money taken: those of the step that failed, if
-// one did, then the release of what the steps before it hold, then ChargeFailed. None if the charge has failed.
-func (c Charge) endFailed(why Failure, failed ...Event) []Event {
-	if c.Status == Failed {
-		return nil
-	}
-	for _, s := range c.toCompensate() {
-		failed = append(failed, s.release(c))
-	}
-	return append(failed, ChargeFailed{why})
-}
-
-func (c Charge) stepFailed() bool {
-	return slices.ContainsFunc(c.Steps, func(s StepState) bool { return s.Status == StepFailed })
 }
 
 func (c *Charge) setStep(name string, status StepStatus) {

@@ -69,7 +69,7 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) ([]domain.Event, err
 
 // start creates the intent and records it. What it sends follows from the merchant, the client's
 // key and the request, also in a database that has lost the charge. If the first request under the key
-// had other parameters, the charge fails: a payment that the ledger lacks may have been made for it.
+// had other parameters, the charge fails: that request may have paid, unknown to the ledger.
 //
 // If we die here: no intent is recorded; the next worker sends the same key and receives
 // the same intent. If the provider has forgotten the key, the first intent stays an orphan
@@ -174,7 +174,7 @@ func (p *payment) cancelCharge(ctx context.Context, s ledger.Stream) ([]domain.E
 // took the money first, or is about to, it records that instead.
 //
 // If we die here: nothing is recorded; the next worker finds the intent as it was, or canceled. Then it
-// fails the charge for the reason that the intent holds, else as provider_refused.
+// cancels again for the charge's own reason, or fails the charge for that of the intent, else as provider_refused.
 // Test: TestWalk in e2e.
 func (p *payment) cancelAndFail(ctx context.Context, s ledger.Stream, failing domain.Failure) ([]domain.Event, error) {
 	p.intent = nil

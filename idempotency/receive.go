@@ -143,7 +143,8 @@ func (o Options) verdict(err error, wasRead, maybeDurable bool, left time.Durati
 	return failureTries, nil // no answer, or no server
 }
 
-// ReadKey reads a key by Read, as a replay does. If groupcommit.OutcomeOf(err) is Refused, reading again does not help.
+// ReadKey reads a key by Read, as a replay does. If groupcommit.OutcomeOf(err) is Refused, reading again does not help:
+// a read that has used up its time counts as refused.
 func (o Options) ReadKey(ctx context.Context, q groupcommit.Querier, key Key) (KeyState, error) {
 	read := o.Read
 	if read == nil {

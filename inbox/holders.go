@@ -12,6 +12,10 @@ import (
 // claim raises the fence, the old holder may still end a message that is pending. If the old holder lives, its next
 // beat ends the contexts of the handlers whose messages it has lost.
 
+// history is the column of a message i with one more entry, for the claim that ends.
+const history = `case when jsonb_array_length(i.history) >= 16 then i.history - 8 else coalesce(i.history, '[]') end ||
+                   jsonb_build_object('fence', i.fence, 'holder', i.holder, 'claimed_at', i.claimed_at, 'at', clock_timestamp(),`
+
 const deathsPerAttempt = 4 // so many deaths count as much as an attempt
 
 // A holder is registered by the claim and by each beat, while it holds messages. beat returns
@@ -66,7 +70,7 @@ update inbox i
           where receiver = $1
             and status = 'running'
             and (holder <> $6 and holder not in (select holder from inbox_holders where receiver = $1)
-                              and (claimed_at between now() and clock_timestamp()) is not true -- by a holder that has registered meanwhile
+                              and (claimed_at between now() and clock_timestamp()) is not true -- claimed meanwhile, so its holder has just registered
                  or holder = $6 and id <> all ($7::bigint[]) and not $8 and claimed_at not between clock_timestamp() - $9::interval and clock_timestamp())
           order by holder
             for update skip locked))`
@@ -75,7 +79,8 @@ update inbox i
 // timeout is how long a tick or a beat may take, also where the lease is shorter.
 func (p *Processor) timeout() time.Duration { return max(p.Policy.Lease, 3*time.Second) }
 
-// queueTakeOver queues what takes over, unless there was an outage lately.
+// queueTakeOver queues what takes over, unless there was an outage lately: tick finds the silent holders by forget,
+// takeOver raises deaths and pauses, the next claim raises the fence, and the holder's own beat tells it.
 func (p *Processor) queueTakeOver(b *pgx.Batch) {
 	if time.Now().Before(p.patientUntil) { //nolint:forbidigo // it decides only when others are taken over
 		return

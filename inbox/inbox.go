@@ -60,7 +60,7 @@ type Message struct {
 	ID          string // unique for each receiver; the sender's, or derived, see Read
 	Type        string
 	OrderingKey string // messages of one key are handled one at a time; the id where empty
-	Partition   string // gets at most 7/8 of a processor's slots, so of two or more others have one; "" is none
+	Partition   string // gets at most 7/8 of a processor's slots, and never all of two or more; "" is none
 
 	// Payload belongs to the id byte for byte. Another payload under a known id is a dead letter.
 	Payload  []byte
@@ -71,7 +71,7 @@ type Message struct {
 type Delivery struct {
 	Message
 
-	// Attempt counts from 1. Waiting for an external service does not count.
+	// Attempt counts from 1, and counts deaths. Waiting for an external service does not count.
 	Attempt int
 	// Waits counts how often the handler has waited for an external service.
 	Waits int
@@ -98,7 +98,8 @@ type Delivery struct {
 type Handler func(ctx context.Context, d *Delivery) error
 
 // WaitError is returned by a handler that cannot continue because of an external
-// service. The message is retried later, and no attempt is counted.
+// service. The message is retried later (endClaim), and no attempt is counted. A lock that a commit does not get is
+// such a wait too.
 type WaitError struct {
 	// AtLeast is the time until the next attempt, at most LongestWait. The backoff may be
 	// longer, unless NoDeadline is set.

@@ -7,10 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/loop"
@@ -149,6 +153,68 @@ func (p *Processor) claims(ctx context.Context) {
 		}
 		return time.Until(until), nil //nolint:forbidigo // as above
 	})
+}
+
+// readNext reads how long it is to the next due time, at most $2.
+const readNext = `
+-- inbox.readNext
+select least((select due_at from inbox where receiver = $1 and status = 'pending' and first and due_at > now() order by due_at limit 1) - now(), $2::interval)`
+
+// crowdRest is the pause after a claim that left out all of the crowd, in multiples of the time it took.
+const crowdRest = 10
+
+// tick repairs what others left, once a second, or less often where that takes long, and claims, in one
+// transaction. It returns when the next message is due; 0 if more may be due now.
+func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
+	defer cancel()
+	began, b := time.Now(), &pgx.Batch{}        //nolint:forbidigo // it decides only what is read
+	if began.Sub(p.committedAt) > p.timeout() { // after an outage all holders may be silent: each gets time to register again
+		p.patientUntil = began.Add(2 * p.timeout())
+	}
+	repairs := !began.Before(p.repairsAt)
+	whole := repairs && !p.repairRefused
+	if repairs {
+		p.queueRepair(b, whole)
+	}
+	var leftOut []string
+	all := began.Sub(p.readAllAt) >= pollEvery                             // a commit may have taken longer than claimOverlap
+	if all && p.caughtUpAt.Swap(nil) == nil && began.After(p.crowdRests) { // messages were due all the time
+		leftOut = slices.Collect(maps.Keys(p.crowd))
+	}
+	b.Queue(readNext, p.Receiver, pollEvery).QueryRow(func(row pgx.Row) error { return row.Scan(&next) })
+	g := p.slots.reserve(p.Concurrency, false, leftOut)
+	claimed, more, err := p.commitClaim(ctx, b, g)
+	ended := time.Now() //nolint:forbidigo // as above
+	switch {
+	case more:
+		for _, d := range claimed {
+			p.crowd[d.Partition] = true
+		}
+	case err == nil && len(g.except) == 0:
+		p.caughtUpAt.Store(new(began.Add(-claimOverlap)))
+	}
+	if all && !more {
+		p.readAllAt = ended
+		clear(p.crowd)
+	}
+	if took := ended.Sub(began); len(leftOut) > 0 && g.slots > 0 {
+		if !more {
+			took *= crowdRest
+		}
+		p.crowdRests = ended.Add(took)
+	}
+	if repairs { // or it has failed to: the next ticks claim, whatever the repair has met
+		p.endRepair(ended, ended.Sub(began), err)
+	}
+	p.committedAt = ended
+	if away := errors.Is(err, groupcommit.ErrUnknown) || errors.Is(err, groupcommit.ErrNotCommitted) || ended.Sub(began) > p.timeout(); away && !whole {
+		p.committedAt = time.Time{} // a whole repair may be what took so long
+	}
+	if err != nil || g.slots > 0 && len(leftOut) > 0 || more && g.spare > 0 {
+		return 0, err
+	}
+	return min(next, p.repairsAt.Sub(ended)), nil
 }
 
 func (p *Processor) wake() {

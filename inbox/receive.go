@@ -144,7 +144,8 @@ func isRace(err error) bool {
 		groupcommit.OutcomeOf(err).Retryable() && !errors.Is(err, groupcommit.ErrNotCommitted)
 }
 
-// storePage is one transaction: it stores a page, promotes, and claims for the free slots.
+// storePage is one transaction: it stores a page, promotes, and claims for the free slots. From here to the handler:
+// slots.reserve, commitClaim, slots.start, handle, process.
 func (p *Processor) storePage(ctx context.Context, page []*incoming) (stored int, dead []string, err error) {
 	b, behind := &pgx.Batch{}, false
 	receivers := slices.Repeat([]string{p.Receiver}, len(page))

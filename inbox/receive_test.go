@@ -165,27 +165,20 @@ func TestProcessor_inEachModeOfPgx(t *testing.T) {
 	}
 }
 
-// What is stored beside another first message of its key, or beside another payload under its id, is refused, and is
-// stored when it is repeated.
-func TestAppend_besideAnother(t *testing.T) {
+// Two that store a first message of a key at the same moment do not refuse each other.
+func TestAppend_besideAnotherFirstMessageOfItsKey(t *testing.T) {
 	t.Parallel()
-	for name, second := range map[string]inbox.Message{"message of its key": note("b", ""), "payload under its id": note("a", "other")} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Reused(t)
-			b := &pgx.Batch{}
-			inbox.Append(b, "r", note("a", ""))
-			tx := testdb.Begin(t, db.Pool(), `select`)
-			testdb.Must(t, tx.SendBatch(t.Context(), b).Close())
-			sent := make(chan error)
-			go func() { sent <- send(t.Context(), db, second) }()
-			testrun.Blocked(t, db, 1)
-			testdb.Must(t, tx.Commit(t.Context()))
-			testrun.Same(t, "outcome", groupcommit.Refused, groupcommit.OutcomeOf(testrun.Receive(t, "the second commit", sent)))
-			testdb.Must(t, send(t.Context(), db, second))
-			testrun.Row(t, db, `select count(*) = 2 and string_agg(message_id, '') filter (where first) = 'a' from inbox`)
-		})
-	}
+	db := testdb.Reused(t)
+	b := &pgx.Batch{}
+	inbox.Append(b, "r", note("a", ""))
+	tx := testdb.Begin(t, db.Pool(), `select`)
+	testdb.Must(t, tx.SendBatch(t.Context(), b).Close())
+	second := make(chan error)
+	go func() { second <- send(t.Context(), db, note("b", "")) }()
+	testrun.Blocked(t, db, 1)
+	testdb.Must(t, tx.Commit(t.Context()))
+	testdb.Must(t, testrun.Receive(t, "the second commit", second))
+	testrun.Same(t, "first", "a", testdb.One[string](t, db, `select message_id from inbox where first`))
 }
 
 func TestConsume(t *testing.T) {

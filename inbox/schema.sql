@@ -2,6 +2,11 @@
 -- one ordering key, one message at a time has a claim; and only the newest claim can end it.
 
 -- +goose Up
+
+-- An end that does not apply is refused, with all that its transaction has written: the message is another
+-- holder's, has ended or is gone.
+create domain inbox_ended as boolean constraint inbox_done_by_holder check (value);
+
 create table inbox (
   id            bigint      generated always as identity,
   receiver      text        collate "C" not null,
@@ -46,10 +51,10 @@ create table inbox (
   -- Only the message that is first of its key runs.
   constraint inbox_running_is_first check (status <> 'running' or first),
 
-  -- What has ended keeps no other message from being next.
+  -- A message that has ended is not first.
   constraint inbox_first_is_open check (not first or status in ('pending', 'running', 'dead')),
 
-  -- Only the newest holder finishes a message: a claim raises fence, and a commit with an older one is refused.
+  -- Only the newest holder finishes a message: a claim raises fence.
   constraint inbox_done_by_holder check (done_fence = fence),
 
   -- A message is not finished without a fence.

@@ -1,21 +1,22 @@
 package inbox
 
-// store stores first deliveries and counts repeated ones, in the order of their keys. Another payload under a known
-// id is stored as a dead letter of its own; one that comes at the same moment is refused, and is known when it comes
-// again. Of two transactions that store the first message of a key at the same moment, one is refused too
-// (inbox_one_first_per_key). A message that comes twice in one statement is an error.
+// store stores first deliveries and counts repeated ones. It never fails because another
+// transaction stores the same message, or a first message of the same key, at the same moment. A message that
+// comes twice in one statement is an error.
 //
-//	kept    a message whose key has no open one is first, others wait behind it; one that is known is counted
-//	heads   the first messages behind which a new one was stored
+//	firsts   messages of keys that have no open message become the first one
+//	kept     the other messages wait behind the first one; a message that is known is counted
+//	other    another payload under a known id is a dead letter of its own
+//	heads    the first messages behind which a new one was stored
 //
 // A head that waits for an external service is due now, since the new message may be what it waits for.
-// One that runs is marked as nudged: if its claim ends with a wait, it is due at once. So is a head that is
-// repeated: a statement changes a row once, and another message of the page may nudge it. The lock orders
+// One that runs is marked as nudged: if its claim ends with a wait, it is due at once. A repeated head
+// is always nudged: the nudge below could not change its row again. The lock orders
 // this transaction before or after the end of the head, so one of the two promotes the new message.
 //
 // "(select id …) is null" is on purpose: the planner hashes "not exists", which reads all first
-// messages. Heads are locked by number. Two pages that repeat each other's messages may still deadlock: one of
-// them is repeated.
+// messages. Rows are inserted in the order of their keys, and heads are locked by number. Two pages
+// that repeat each other's messages may still deadlock: one of them is repeated.
 const (
 	store     = storeRows + `(values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::text, $8::bytea, $9::text, 1))` + storeTheRows
 	storeMany = storeRows + `unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::text[], $8::bytea[], $9::text[]) with ordinality` + storeTheRows
@@ -25,50 +26,59 @@ const (
 	storeRows = `
 -- inbox.storeRows
 with incoming as (
-  select d.receiver, d.place, d.payload, d.metadata, d.payload_hash,
-         d.message_id                                             as given,
-         coalesce(odd, d.message_id)                              as message_id,
-         coalesce(odd, d.ordering_key)                            as ordering_key,
-         case when odd is null then d.partition_key else '' end   as partition_key,
-         case when odd is null then d.type else '' end            as type,
-         case when odd is null then nullif(d.unreadable, '') else 'the id ' || d.message_id || ' is known with another payload' end as unreadable
+  select d.*,
+         d.unreadable = ''
+         and row_number() over (partition by d.receiver, d.ordering_key order by d.place) = 1
+         and (select f.id from inbox f where f.receiver = d.receiver and f.ordering_key = d.ordering_key and f.first) is null
+         and (select b.id from inbox b
+               where b.receiver = d.receiver and b.ordering_key >= d.ordering_key and b.ordering_key <= d.ordering_key and b.status = 'pending' and not b.first
+               limit 1) is null as first
     from `
 	storeTheRows = ` as d (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, unreadable, place)
-    left join lateral (
-           select 'unreadable:' || encode(sha256(convert_to(d.message_id, 'UTF8') || d.payload_hash), 'hex') as odd
-             from inbox i
-            where i.message_id = d.message_id
-              and i.receiver = d.receiver
-              and i.payload_hash <> d.payload_hash
-           offset 0) as known
-      on true
+), firsts as (
+  insert into inbox
+         (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, first)
+  select receiver, message_id, ordering_key, partition_key, type, payload, metadata::jsonb, payload_hash, true
+    from incoming
+   where first
+   order by ordering_key, place
+  on conflict do nothing
+  returning receiver, message_id, ordering_key
 ), kept as (
   insert into inbox
-         (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, last_error, first)
+         (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, last_error)
   select receiver, message_id, ordering_key, partition_key, type, payload, metadata::jsonb, payload_hash,
-         case when unreadable is null then 'pending' else 'dead' end,
-         unreadable,
-         unreadable is null
-         and row_number() over (partition by receiver, ordering_key order by place) = 1
-         and (select f.id from inbox f where f.receiver = i.receiver and f.ordering_key = i.ordering_key and f.first) is null
-         and (select b.id from inbox b
-               where b.receiver = i.receiver and b.ordering_key >= i.ordering_key and b.ordering_key <= i.ordering_key and b.status = 'pending' and not b.first
-               limit 1) is null
-    from incoming i
+         case when unreadable = '' then 'pending' else 'dead' end, nullif(unreadable, '')
+    from incoming
+   where not (first and (receiver, message_id, ordering_key) in (select receiver, message_id, ordering_key from firsts))
    order by ordering_key, place
   on conflict (message_id, receiver) do update
-     set duplicates    = case when inbox.payload_hash = excluded.payload_hash then inbox.duplicates + 1 end, -- null is refused
+     set duplicates    = inbox.duplicates + 1,
          duplicated_at = clock_timestamp(),
          nudged        = inbox.first,
          due_at        = ` + nudgedDue + `
-  returning receiver, message_id, ordering_key, xmax = '0' and status = 'dead' as dead, xmax = '0' and status = 'pending' as new, first
+   where inbox.payload_hash = excluded.payload_hash
+  returning receiver, message_id, ordering_key, status, xmax = '0' as new
+), odd as (
+  select *,
+         'unreadable:' || encode(sha256(convert_to(message_id, 'UTF8') || payload_hash), 'hex') as name
+    from incoming
+   where (receiver, message_id) not in (select receiver, message_id from firsts union all select receiver, message_id from kept)
+), other as (
+  insert into inbox
+         (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, last_error)
+  select receiver, name, name, '', payload, metadata::jsonb, payload_hash,
+         'dead', 'the id ' || message_id || ' is known with another payload'
+    from odd
+  on conflict do nothing
+  returning receiver, message_id
 ), heads as (
   select id
     from inbox
    where id = any (array(
            select (select id from inbox where receiver = kept.receiver and ordering_key = kept.ordering_key and first)
              from kept
-            where new and not first))
+            where new and status = 'pending'))
    order by id
      for no key update
 ), nudge as (
@@ -78,9 +88,11 @@ with incoming as (
    where id = any (array(select id from heads))
      and coalesce(first, false)
 )
-select count(*) filter (where new),
-       array(select given from incoming join kept using (receiver, message_id) where dead),
-       count(*) filter (where new and not first) > 0
+select (select count(*) from firsts) + count(*) filter (where new and status = 'pending'),
+       array(select odd.message_id from other join odd on (odd.receiver, odd.name) = (other.receiver, other.message_id)
+              union all
+             select message_id from kept where new and status = 'dead'),
+       count(*) filter (where new and status = 'pending') > 0
   from kept`
 )
 

@@ -62,7 +62,7 @@ select *
 const Woken = "ledger"
 
 // Writes returns the statements of this package that may share a commit. An event stands
-// before its postings, which refer to it.
+// before its postings: the policy on postings reads it.
 func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{
 		{SQL: insertEvent, ManyRows: insertEvents, Wakes: func([]any) string { return Woken }},
@@ -80,8 +80,8 @@ func Writes() []groupcommit.Statement {
 // The commit is refused as a whole, with an error for which IsConflict is true, if the stream in the
 // database has an event at one of these versions, or lacks the last event of s.
 //
-// Load s before the first write of the commit. Then no version has a smaller transaction id than the
-// version before it, and followers and the feed, which read in the order of these ids, see it later.
+// Load s before the first write of the commit. Then transaction ids ascend with the versions, and followers and
+// the feed, which read in the order of these ids, see the versions in theirs.
 func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream, error) {
 	metadata, _ := json.Marshal(cause) // texts have no error
 	var at *time.Time

@@ -14,7 +14,7 @@
 //
 //	a message exists exactly if its transaction does   one row of that transaction
 //	it is delivered until it is acknowledged           only the acknowledgment deletes the row
-//	what depends on a message has a greater id         ids grow along what a transaction has seen
+//	what depends on a message has a greater id         its id exceeds all that its transaction has seen
 //
 // A page has its messages in the order of their ids. A message that commits after greater ids were read comes
 // with the next page, or, once 2,000 ids have passed it, with the next full scan: within two seconds, and what
