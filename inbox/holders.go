@@ -8,9 +8,7 @@ import (
 )
 
 // If a process dies, its registration ends, by the clock of the database. Then another processor of the receiver
-// deletes the registration and takes the messages over, in one transaction, mostly within a second. Until the next
-// claim raises the fence, the old holder may still end a message that is pending. If the old holder lives, its next
-// beat ends the contexts of the handlers whose messages it has lost.
+// deletes the registration and takes the messages over, in one transaction, mostly within a second.
 
 const deathsPerAttempt = 4 // so many deaths count as much as an attempt
 
