@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -101,4 +102,15 @@ func TestBatcher_callersCancel(t *testing.T) {
 		close(s.letGo)
 		wantResults(t, one, two)
 	})
+}
+
+// A call that panics leaves its slot free.
+func TestBatcher_aPanicIsAnUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	b := groupcommit.Batcher[int, int]{Slots: make(chan struct{}, 1), Call: func(context.Context, []int) []groupcommit.Result[int] { panic("planted") }}
+	for range 2 {
+		if _, err := b.Do(t.Context(), 1); !errors.Is(err, groupcommit.ErrUnknown) || !strings.Contains(err.Error(), "panic: planted") {
+			t.Errorf("the error is %v", err)
+		}
+	}
 }

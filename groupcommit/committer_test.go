@@ -2,11 +2,9 @@ package groupcommit_test
 
 import (
 	"context"
-	"database/sql/driver"
 	"fmt"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,7 +15,6 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -26,7 +23,7 @@ import (
 // commit takes them all.
 func queueUnits(t *testing.T, c *groupcommit.Committer, units ...func(context.Context) error) (results []chan error, release func()) {
 	t.Helper()
-	release = c.HoldCommit()
+	release = c.HoldCommits()
 	for i, unit := range units {
 		result := make(chan error, 1)
 		results = append(results, result)
@@ -96,29 +93,6 @@ func TestGroupCommit_sendsQueuedBatchesAsOneTransaction(t *testing.T) {
 	if n := len(stored(t, db)); n != 65 {
 		t.Errorf("%d batches are stored", n)
 	}
-}
-
-// panics is an argument that cannot be sent.
-type panics struct{}
-
-func (panics) Value() (driver.Value, error) { panic("planted") }
-
-// A panic while a group commit is sent is an unknown outcome for all of its batches, and
-// leaves the slot free.
-func TestGroupCommit_aPanicIsAnUnknownOutcome(t *testing.T) {
-	t.Parallel()
-	db, _ := effects(t, postgres.Options{Writes: declared()})
-	batches := numbered(8)
-	batches[4].Queue(insert, panics{}, 1)
-	for i, err := range together(t, db.Committer(), committing(db, batches...)...) {
-		if groupcommit.OutcomeOf(err) != groupcommit.Unknown || !strings.Contains(err.Error(), "panic: planted") {
-			t.Errorf("batch %d has the error %v", i+1, err)
-		}
-	}
-	if err := db.Commit(t.Context(), batch(1)); err != nil {
-		t.Error(err)
-	}
-	wantStored(t, db, 1)
 }
 
 // tracer notes the batches of each caller, and which of them failed.
@@ -213,28 +187,25 @@ func TestGroupCommit_keepsSettingsApart(t *testing.T) {
 			setting.QueuedQueries = append(setting.QueuedQueries, note(3).QueuedQueries...)
 			reading := note(4)
 			reading.QueuedQueries[0].Exec(func(pgconn.CommandTag) error { return nil })
-			results, release := queueUnits(t, db.Committer(), committing(acme, note(1), note(2))...)
-			wantNoErrors(t, []error{acme.Commit(t.Context(), setting), acme.Commit(t.Context(), reading)}) // they need no slot
-			release()
-			wantNoErrors(t, []error{<-results[0], <-results[1], acme.Commit(t.Context(), note(5))})
+			wantNoErrors(t, []error{acme.Commit(t.Context(), setting), acme.Commit(t.Context(), reading)})
+			wantNoErrors(t, together(t, db.Committer(), committing(acme, note(1), note(2))...))
+			wantNoErrors(t, []error{acme.Commit(t.Context(), note(5))})
 			want(t, owner, `select id || ' ' || lock_wait from diaries order by id`, "1 "+test.shared, "2 "+test.shared, "3 7s", "4 "+test.alone, "5 "+test.alone)
 			want(t, db, `select count(*)::text from diaries`, "0") // the next transaction has no tenant
 		})
 	}
 }
 
-// A commit reports what its declared statements wake, each name once, and one that is refused
-// or whose outcome is unknown does not.
+// A commit reports what its declared statements wake, each name once, and one that is refused does not.
 func TestCommit_reportsWhatItWakes(t *testing.T) {
 	t.Parallel()
-	direct, address := effects(t, postgres.Options{})
-	cutter := failpoint.StartCutter(t, address)
+	db, _ := effects(t, postgres.Options{})
 	wakes := func(arguments []any) string {
 		id, _ := arguments[0].(int)
 		return fmt.Sprint("odd ", id%2 == 1)
 	}
 	woken := make(chan []string, 10)
-	c := groupcommit.New(testdb.OpenAt(t, cutter.URL(), postgres.Options{}).Pool(), groupcommit.Options{
+	c := groupcommit.New(db.Pool(), groupcommit.Options{
 		Writes:    groupcommit.NewStatements(groupcommit.Statement{SQL: insert, Wakes: wakes}, groupcommit.Statement{SQL: insertTwin}),
 		Committed: func(names []string) { woken <- names },
 	})
@@ -258,12 +229,6 @@ func TestCommit_reportsWhatItWakes(t *testing.T) {
 	}
 	wantNoErrors(t, together(t, c, committing(c, batch(21), batch(23), batch(25))...))
 	wantWoken(t, woken, []string{"odd true"})
-	cutter.Arm(failpoint.After, 2)
-	if err := c.Commit(t.Context(), batch(30, 32)); groupcommit.OutcomeOf(err) != groupcommit.Unknown {
-		t.Errorf("the error is %v, want an unknown outcome", err)
-	}
-	wantWoken(t, woken, nil)
-	wantStored(t, direct, 1, 2, 3, 5, 10, 11, 21, 23, 25, 30, 32)
 }
 
 func wantWoken(t *testing.T, woken <-chan []string, want []string) {

@@ -5,15 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	encoding "encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
-	jsonv1 "github.com/go-json-experiment/json/v1"
 )
 
 // Fingerprint tells apart the requests under one key: SHA-256 over the parts, each after its length, so that no two
@@ -27,42 +23,23 @@ func Fingerprint(parts ...[]byte) []byte {
 	return h.Sum(nil)
 }
 
-// Content returns a key of what an input says, SHA-256 over its canonical JSON and its source, and the input as a
+// Content returns a key of what a JSON text says, SHA-256 over its canonical form and its source, and the text as a
 // request. The source is the sender of a message, or the operation.
 //
-// The input is read as encoding/json writes it, so give a message's payload as json.RawMessage(m.Payload). What
-// that leaves out is not compared, such as fields that are not exported. The order of members, white space and
-// the spelling of a character do not matter. A number is its text: 1 and 1.0 are two. Readers disagree about
-// invalid UTF-8, half of a surrogate pair and a repeated member: each of them is an error, as is what is deeper
-// than 100 values within values.
+// The order of members, white space and the spelling of a character do not matter. A number is its text: 1 and 1.0
+// are two. Readers disagree about invalid UTF-8, half of a surrogate pair and a repeated member: each of them is an
+// error, as is what is deeper than 100 values within values.
 //
 // Such a key is the last resort, for senders that give none: two intended orders of the same article are one, and
 // a member that changes with each sending, such as a time, makes them two. If the key becomes the id of a
 // message, make the canonical JSON its payload: the inbox compares payloads byte for byte.
-func Content(source string, input any) (key string, request Request, err error) {
-	// Were invalid UTF-8 replaced, many inputs would be one.
-	text, err := json.Marshal(input, jsonv1.DefaultOptionsV1(), json.WithMarshalers(number), jsontext.AllowInvalidUTF8(false))
-	if err == nil {
-		request.Canonical, err = canonicalOf(text)
-	}
-	if err != nil {
-		return "", Request{}, fmt.Errorf("encode an input of %s as JSON with one meaning: %w", source, err)
+func Content(source string, text []byte) (key string, request Request, err error) {
+	if request.Canonical, err = canonicalOf(text); err != nil {
+		return "", Request{}, fmt.Errorf("read the JSON of %s, which needs one meaning: %w", source, err)
 	}
 	request.Fingerprint = Fingerprint([]byte("content.v2"), []byte(source), request.Canonical)
 	return "content.v2:" + hex.EncodeToString(request.Fingerprint), request, nil
 }
-
-// number writes a json.Number as encoding/json does: to the library it is a text, unless Go was built with its own.
-var number = json.MarshalToFunc(func(e *jsontext.Encoder, n encoding.Number) error {
-	if in, length := e.StackIndex(e.StackDepth()); in == '{' && length%2 == 0 {
-		return errors.ErrUnsupported // the name of a member is a text
-	}
-	text, err := encoding.Marshal(n)
-	if err != nil {
-		return err
-	}
-	return e.WriteValue(text)
-})
 
 // maxDepth bounds how deep values lie within values: canonical JSON costs the depth times the size.
 const maxDepth = 100

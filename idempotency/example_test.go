@@ -2,6 +2,7 @@ package idempotency_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -32,7 +33,8 @@ func Example() {
 	defer end()
 
 	sell := func(p purchase) {
-		_, request, err := idempotency.Content("sell.v1", p)
+		text, _ := json.Marshal(p)
+		_, request, err := idempotency.Content("sell.v1", text)
 		if err != nil {
 			fmt.Println(err)
 			return
@@ -69,7 +71,8 @@ func ExampleReceive() {
 	db := groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewStatements(idempotency.Writes()...)})
 
 	sell := func(key, item string) {
-		_, request, err := idempotency.Content("POST /sales", map[string]string{"item": item})
+		text, _ := json.Marshal(map[string]string{"item": item})
+		_, request, err := idempotency.Content("POST /sales", text)
 		if err != nil {
 			fmt.Println(err)
 			return
@@ -93,4 +96,15 @@ func ExampleReceive() {
 	// 201 mug is sold false <nil>
 	// 201 mug is sold true <nil>
 	// the key was used for another request [/item]
+}
+
+// What is charged for an order is charged once, and a report is made once for each hour: that of the message's own
+// time, not of its sending.
+func ExampleNaturalKey() {
+	made := time.Date(2026, 1, 31, 10, 59, 59, 0, time.UTC)
+	fmt.Println(idempotency.NaturalKey("charge", 1, "order-17"))
+	fmt.Println(idempotency.NaturalKey("report", 1, "acme", idempotency.Window(made, time.Hour)))
+	// Output:
+	// order-17:charge:v1 <nil>
+	// acme:20260131T100000Z-1h0m0s:report:v1 <nil>
 }

@@ -118,7 +118,7 @@ func (o HTTPOptions) serve(db Beginner, w http.ResponseWriter, r *http.Request, 
 	}
 	switch {
 	case errors.Is(err, errNotStored) && !errors.Is(err, ErrUnknown), err == nil && !result.Replayed:
-		send(w, first.sent, first.status, first.body.Bytes())
+		send(w, first.sent)
 	case err != nil:
 		status := statusOf(err)
 		if status >= http.StatusInternalServerError {
@@ -128,14 +128,14 @@ func (o HTTPOptions) serve(db Beginner, w http.ResponseWriter, r *http.Request, 
 		o.Error(w, r, status, err)
 	default:
 		w.Header().Set(HeaderReplayed, "true")
-		send(w, result.Header, result.StatusCode, result.Body)
+		send(w, result.Answer)
 	}
 }
 
-func send(w http.ResponseWriter, header http.Header, status int, body []byte) {
-	maps.Copy(w.Header(), header)
-	w.WriteHeader(status)
-	_, _ = w.Write(body) // the client may be gone
+func send(w http.ResponseWriter, a Answer) {
+	maps.Copy(w.Header(), a.Header)
+	w.WriteHeader(a.StatusCode)
+	_, _ = w.Write(a.Body) // the client may be gone
 }
 
 // readBody reads the body, which is compared and then handed to the handler.
@@ -172,11 +172,9 @@ func fingerprintOf(r *http.Request, body []byte) []byte {
 // recorder holds a response until its transaction has committed.
 type recorder struct {
 	header http.Header
-	sent   http.Header // as it was with the status: changes come too late
-	status int         // 0 until it is written
-	body   bytes.Buffer
-	most   int   // bytes of the body
-	err    error // why it cannot be stored
+	sent   Answer // its status is 0 until it is written, its header as it was then: changes come too late
+	most   int    // bytes of the body
+	err    error  // why it cannot be stored
 }
 
 // Header returns the headers to be sent.
@@ -184,33 +182,35 @@ func (w *recorder) Header() http.Header { return w.header }
 
 // WriteHeader notes the status. Informational responses (1xx) are not sent.
 func (w *recorder) WriteHeader(status int) {
-	if w.status == 0 && status >= http.StatusOK {
-		w.status, w.sent = status, w.header.Clone()
+	if w.sent.StatusCode == 0 && status >= http.StatusOK {
+		w.sent.StatusCode, w.sent.Header = status, w.header.Clone()
 	}
 }
 
 // Write holds a part of the body.
 func (w *recorder) Write(part []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
-	if w.body.Len()+len(part) > w.most {
+	if len(w.sent.Body)+len(part) > w.most {
 		w.err = fmt.Errorf("%w: it has more than %d bytes", errNotStorable, w.most)
 		return 0, w.err
 	}
-	return w.body.Write(part)
+	w.sent.Body = append(w.sent.Body, part...)
+	return len(part), nil
 }
 
 // answer is what is stored of a response.
 func (w *recorder) answer() (Answer, error) {
-	a := Answer{StatusCode: w.status, Header: maps.Clone(w.sent), Body: w.body.Bytes()}
+	a := w.sent
+	a.Header = maps.Clone(a.Header)
 	a.Header.Del("Set-Cookie")
 	a.Header.Del("Date")
 	text := fmt.Sprint(a.Header)
 	switch {
 	case w.err != nil:
 		return a, w.err
-	case w.status == 0:
+	case a.StatusCode == 0:
 		return a, fmt.Errorf("%w: the handler wrote none", errNotStorable)
-	case w.status >= http.StatusInternalServerError, slices.Contains(passLater, w.status):
+	case a.StatusCode >= http.StatusInternalServerError, slices.Contains(passLater, a.StatusCode):
 		return a, errNotStored
 	case a.Header["Content-Encoding"] != nil:
 		return a, fmt.Errorf("%w: it is encoded, which belongs around the middleware", errNotStorable)
@@ -262,5 +262,5 @@ func writeProblem(w http.ResponseWriter, _ *http.Request, status int, err error)
 		w.Header().Set("Retry-After", "1")
 	}
 	body, _ := json.Marshal(map[string]any{"type": "about:blank", "title": title, "status": status}) // it can always be encoded
-	send(w, http.Header{headerContentType: {"application/problem+json"}}, status, append(body, '\n'))
+	send(w, Answer{StatusCode: status, Header: http.Header{headerContentType: {"application/problem+json"}}, Body: append(body, '\n')})
 }

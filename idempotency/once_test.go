@@ -96,7 +96,6 @@ func TestOnce_failures(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(ctx context.Context, tx pgx.Tx) error{
 		"a goroutine that ends": func(context.Context, pgx.Tx) error { runtime.Goexit(); return nil },
-		"a refused statement":   func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, `select 1/0`); return err },
 		"an ignored refusal":    func(ctx context.Context, tx pgx.Tx) error { _, _ = tx.Exec(ctx, `select 1/0`); return nil },
 		"a rollback of its own": func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
 		"a rollback in SQL":     func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, `rollback`); return err },
@@ -107,12 +106,6 @@ func TestOnce_failures(t *testing.T) {
 		},
 		"rows left open": func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Query(ctx, insertEffect+` returning 1`) //nolint:sqlclosecheck // the fault
-			return err
-		},
-		"a context that ends": func(ctx context.Context, tx pgx.Tx) error {
-			ended, end := context.WithCancel(ctx)
-			end()
-			_, err := tx.Exec(ended, insertEffect)
 			return err
 		},
 		"a result that is no JSON": nil,

@@ -12,7 +12,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
@@ -41,7 +40,6 @@ func TestPromises(t *testing.T) {
 			"a connection that is cut anywhere leaves one effect":          cutAnywhere,
 			"a caller that has left before gets ErrUnknown":                hasLeft,
 			"a lock of the work is not a rival":                            anotherLock,
-			"a read that another function does is taken":                   readsByAnother,
 			"what is no key is refused before the work":                    refusals,
 			"a key that the server does not let us read is unknown":        refusedRead,
 		} {
@@ -273,21 +271,6 @@ func anotherLock(t *testing.T, e entry) {
 		t.Errorf("%+v", got)
 	}
 	wantEffects(t, db, 0)
-}
-
-func readsByAnother(t *testing.T, e entry) {
-	t.Helper()
-	db, reads := testdb.Reused(t), 0
-	o := idempotency.Options{Read: func(ctx context.Context, q groupcommit.Querier, key idempotency.Key) (idempotency.KeyState, error) {
-		reads++
-		return idempotency.ReadKey(ctx, q, key)
-	}}
-	for n := range 2 {
-		wantSeen(t, e.do(t.Context(), on(db), call{options: o}), "done", n > 0)
-	}
-	if reads != 2 {
-		t.Errorf("%d reads, want one of a free key and one of the answer", reads)
-	}
 }
 
 func refusals(t *testing.T, e entry) {

@@ -151,47 +151,29 @@ func wantExpired(t *testing.T, q groupcommit.Querier, limit, want int) {
 	}
 }
 
-// claimExpired commits n keys that expired, the oldest first, a minute ago.
-func claimExpired(t *testing.T, db *postgres.DB, n int) {
-	t.Helper()
+// The oldest keys lose answer and request, up to the limit and each once. Those of a process that dies are expired by the
+// next.
+func TestExpireKeys(t *testing.T) {
+	t.Parallel()
+	db, b := testdb.Reused(t), &pgx.Batch{}
 	first := testdb.One[time.Time](t, db, `select clock_timestamp() - interval '1 minute'`)
-	b := &pgx.Batch{}
-	for i := range n {
+	for i := range 5 { // the oldest first
 		idempotency.Claim(b, keyOf(fmt.Sprint("old", i)), theRequest(), theAnswer(), first.Add(time.Duration(i)*time.Millisecond))
 	}
 	testdb.Must(t, db.Commit(t.Context(), b))
-}
-
-func TestExpireKeys(t *testing.T) {
-	t.Parallel()
-
-	t.Run("the oldest keys lose answer and request, up to the limit, each once", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		claimExpired(t, db, 5)
-		wantExpired(t, db, 2, 2)
-		testrun.Same(t, "the rows at the limit", []string{
-			`old1 fingerprint 202 {"Location": ["/v1/charges/ch_1"]} t`,
-			`old2 fingerprint 202 {"Link": ["</a>", "</b>"], "Location": ["/v1/charges/ch_1"], "Content-Type": ["application/json"]} {"amount":1} f`,
-		}, testdb.All[string](t, db, `
+	dead := testdb.Begin(t, db.Pool(), `select 1`)
+	wantExpired(t, dead, 2, 2)
+	testrun.Same(t, "the rows at the limit", []string{
+		`old1 fingerprint 202 {"Location": ["/v1/charges/ch_1"]} t`,
+		`old2 fingerprint 202 {"Link": ["</a>", "</b>"], "Location": ["/v1/charges/ch_1"], "Content-Type": ["application/json"]} {"amount":1} f`,
+	}, testdb.All[string](t, dead, `
 select concat_ws(' ', key, encode(fingerprint, 'escape'), status_code, headers, convert_from(request, 'UTF8'), body is null)
   from idempotency_keys
  order by key
 offset 1
  limit 2`))
-		wantExpired(t, db, 2, 2)
-		wantExpired(t, db, 2, 1)
-		wantExpired(t, db, 2, 0)
-	})
-
-	t.Run("rows of a dead process are expired by the next", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		claimExpired(t, db, 3)
-		dead := testdb.Begin(t, db.Pool(), `select 1`)
-		wantExpired(t, dead, 2, 2)
-		wantExpired(t, db, 10, 1)
-		testdb.Must(t, dead.Rollback(t.Context()))
-		wantExpired(t, db, 10, 2)
-	})
+	wantExpired(t, db, 10, 3)
+	testdb.Must(t, dead.Rollback(t.Context()))
+	wantExpired(t, db, 10, 2)
+	wantExpired(t, db, 10, 0)
 }

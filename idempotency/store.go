@@ -162,7 +162,7 @@ returning 1`
 // client can send it again.
 //
 // If we die here: either its rows are tombstones, or the next ExpireKeys finds them.
-// Test: TestExpireKeys/rows_of_a_dead_process_are_expired_by_the_next.
+// Test: TestExpireKeys.
 func ExpireKeys(ctx context.Context, q groupcommit.Querier, limit int) (int, error) {
 	rows, _ := q.Query(ctx, expireKeys, limit) // they have the error too
 	expired, err := pgx.CollectRows(rows, pgx.RowTo[int])

@@ -135,6 +135,7 @@ func TestEnd_isReported(t *testing.T) {
 		"done beside another holder's claim":               {`fence = fence + 1`, 0, nil, inbox.EndLost, `status = 'running' and done_fence is null`},
 		"an error beside another's claim":                  {`fence = fence + 1`, 0, errClosed, inbox.EndLost, `status = 'running' and last_error is null`},
 		"a wait beside another's end":                      {`status = 'done', first = false, fence = 2, done_fence = 2`, 0, &inbox.WaitError{Err: errClosed}, inbox.EndLost, `status = 'done' and waits = 0`},
+		"a decision of an operator":                        {`status = 'discarded', first = false, decided_by = 'ada', decided_at = now(), finished_at = now()`, 1, nil, inbox.EndLost, `status = 'discarded'`},
 		"another's claim under its fence, of a failover":   {`holder = 'other'`, 1, nil, inbox.EndLost, `status = 'running' and done_fence is null`},
 		"an error beside that claim":                       {`holder = 'other'`, 0, errClosed, inbox.EndLost, `status = 'running' and last_error is null`},
 		"another message under its number, of a failover":  {`message_id = 'other'`, 1, nil, inbox.EndLost, `status = 'running' and done_fence is null`},
@@ -177,8 +178,7 @@ func TestEnd_keysAreOrderedAndOneAtATime(t *testing.T) {
 	first := processor(t, db, answer(nil))
 	start(t, first)
 	start(t, processor(t, db, answer(nil)))
-	_, err := first.Receive(t.Context(), page...)
-	testdb.Must(t, err)
+	receive(t, first, page...)
 	done(t, db)
 	testrun.Same(t, "claims out of the order of a key, or before the end of an older one", 0, testdb.One[int](t, db, `
 select count(*)
@@ -198,8 +198,7 @@ func TestAppend_toAKeyWithoutAFirstMessage(t *testing.T) {
 			if entry == "Append" {
 				put(t, db, "m3", "k")
 			} else {
-				_, err := processor(t, db, answer(nil)).Receive(t.Context(), note("m3", ""))
-				testdb.Must(t, err)
+				receive(t, processor(t, db, answer(nil)), note("m3", ""))
 			}
 			testrun.Same(t, "first", []string{"m2"}, testdb.All[string](t, db, `select message_id from inbox where first`))
 		})
@@ -225,60 +224,49 @@ func TestEnd_aWaitEndsWithTheNextMessageOfItsKey(t *testing.T) {
 				return &inbox.WaitError{AtLeast: time.Hour, Err: errClosed}
 			})
 			start(t, p)
-			_, err := p.Receive(t.Context(), note("waits", ""))
-			testdb.Must(t, err)
+			receive(t, p, note("waits", ""))
 			testrun.Receive(t, "the handler", begun)
 			if strings.HasPrefix(name, "while it waits") {
 				finish <- struct{}{}
 				testrun.Row(t, db, `select waits = 1 and status = 'pending' from inbox`)
 			}
-			_, err = p.Receive(t.Context(), page...)
-			testdb.Must(t, err)
+			receive(t, p, page...)
 			finish <- struct{}{}
 			done(t, db)
 		})
 	}
 }
 
+// What handlers cannot finish is released without counting an attempt, and nothing more is claimed.
 func TestDrain(t *testing.T) {
 	t.Parallel()
-
-	t.Run("lets handlers finish, and claims no more", func(t *testing.T) {
-		db := fresh(t, "m1@k")
-		h := newHung(db)
-		p := processor(t, db, h.handle)
-		stop := start(t, p)
-		testrun.Receive(t, "the handler", h.begun)
-		time.AfterFunc(50*time.Millisecond, func() { close(h.finish) })
-		stop()
-		put(t, db, "m2", "l")
-		testrun.Same(t, "messages that are done", "m1", testdb.One[string](t, db, `select string_agg(message_id, ' ') from inbox where status = 'done'`))
-	})
-
-	t.Run("releases what handlers cannot finish, without counting an attempt", func(t *testing.T) {
-		db := fresh(t, "m1@k")
-		begun := make(chan struct{}, 1)
-		stop := start(t, processor(t, db, func(ctx context.Context, _ *inbox.Delivery) error {
-			begun <- struct{}{}
-			<-ctx.Done()
-			return &inbox.WaitError{Err: ctx.Err()}
-		}, func(o *inbox.Options) { o.Drain = time.Millisecond }))
-		testrun.Receive(t, "the handler", begun)
-		stop()
-		testrun.Row(t, db, `select status = 'pending' and attempts = 0 and waits = 0 and due_at <= clock_timestamp() from inbox`)
-	})
+	db, begun, finish := stocked(t, "finishes@", "hangs@"), make(chan string, 3), make(chan struct{})
+	stop := start(t, processor(t, db, func(ctx context.Context, d *inbox.Delivery) error {
+		begun <- d.ID
+		if d.ID == "finishes" {
+			<-finish
+			return nil
+		}
+		<-ctx.Done()
+		return &inbox.WaitError{Err: ctx.Err()}
+	}, func(o *inbox.Options) { o.Concurrency, o.Drain = 2, time.Second }))
+	testrun.Receive(t, "a handler", begun)
+	testrun.Receive(t, "the other handler", begun)
+	put(t, db, "later", "") // which would get the slot of the one that finishes
+	time.AfterFunc(50*time.Millisecond, func() { close(finish) })
+	stop()
+	testrun.Row(t, db, `select string_agg(concat_ws(' ', message_id, status, attempts, waits, due_at <= clock_timestamp()), ', ' order by id)
+		= 'finishes done 1 0 t, hangs pending 0 0 t, later pending 0 0 t' from inbox`)
 }
 
 func TestDeleteExpired(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
-	for _, status := range []string{"pending", "running", "done", "dead", "discarded"} {
-		for age := range 4 {
-			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, first, done_fence, decided_by, decided_at, finished_at)
-				values ('r', $1 || $2, $1 || $2, '', '', '{}', '', $1, $1 = 'running', case $1 when 'done' then 0 end,
-				        case $1 when 'discarded' then 'ada' end, case $1 when 'discarded' then now() end, now() - make_interval(hours => $2::int))`, status, strconv.Itoa(age))
-		}
-	}
+	write(t, db, `
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, first, done_fence, decided_by, decided_at, finished_at)
+select 'r', s || age, s || age, '', '', '{}', '', s, s = 'running', case s when 'done' then 0 end,
+       case s when 'discarded' then 'ada' end, case s when 'discarded' then now() end, now() - make_interval(hours => age)
+  from unnest(array['pending', 'running', 'done', 'dead', 'discarded']) s, generate_series(0, 3) age`)
 	locked := testdb.Begin(t, db.Pool(), `select from inbox where message_id = 'done3' for update`)
 	var deleted []int
 	for range 3 {
@@ -309,24 +297,4 @@ func TestRetry_beginsAnewInTheOrderOfTheKey(t *testing.T) {
 	start(t, processor(t, db, answer(nil)))
 	done(t, db)
 	testrun.Row(t, db, `select string_agg(message_id, ' ' order by finished_at) = 'm1 m2 m3' and bool_and(attempts = 1) from inbox`)
-	if got, err := deadletter.Show(t.Context(), db, m1); err != nil || got.DecidedBy != "ada" || got.DecidedAt == nil || got.FinishedAt == nil {
-		t.Errorf("when it is done, who retried it is %+v, %v", got, err)
-	}
-}
-
-// What a holder of long ago still commits is refused. That the key goes on is in TestModel.
-func TestDiscard_endsForEver(t *testing.T) {
-	t.Parallel()
-	db := stocked(t, "m1@k")
-	h := newHung(db)
-	start(t, processor(t, db, h.handle))
-	testrun.Receive(t, "the holder", h.begun)
-	write(t, db, `update inbox set status = 'dead', last_error = 'odd'`) // its fence is still the newest
-	testdb.Must(t, deadletter.Discard(t.Context(), db, testdb.One[int64](t, db, `select id from inbox`), "ada"))
-	close(h.finish)
-	if err := testrun.Receive(t, "the commit", h.ended); !inbox.IsLost(err) {
-		t.Errorf("the holder's commit ended with %v", err)
-	}
-	testrun.Row(t, db, `select status = 'discarded' and decided_by = 'ada' and finished_at is not null and last_error = 'odd'
-		and not exists (select from merchants) from inbox`)
 }

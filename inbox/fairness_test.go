@@ -3,6 +3,7 @@ package inbox_test
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -35,8 +36,7 @@ func TestFairness_aCrowdLeavesSlotsToOthers(t *testing.T) {
 			}, func(o *inbox.Options) { o.Concurrency = slots })
 			start(t, p)
 			testrun.Row(t, db, `select count(*) > 0 from inbox where status = 'running'`)
-			_, err := p.Receive(t.Context(), inbox.Message{ID: "a", Partition: "crowd"}, inbox.Message{ID: "b", Partition: "other"}, inbox.Message{ID: "c"})
-			testdb.Must(t, err)
+			receive(t, p, inbox.Message{ID: "a", Partition: "crowd"}, inbox.Message{ID: "b", Partition: "other"}, inbox.Message{ID: "c"})
 			putMany(t, db, "other", 3)
 			putMany(t, db, "", 3)
 			testrun.Row(t, db, `select bool_and(status = 'done') from inbox where partition_key <> 'crowd'`)
@@ -67,56 +67,33 @@ func TestFairness_aBacklogDelaysNoOther(t *testing.T) {
 	t.Log("they waited", testdb.One[time.Duration](t, db, `select max(finished_at - received_at) from inbox where partition_key = 'other'`))
 }
 
-// A processor starts the next message as soon as the one before has ended.
+// A processor starts the next message as soon as the one before has ended, also one that came while that ran.
 func TestProcessor_handOverNeedsNoPoll(t *testing.T) {
 	t.Parallel()
+	const last = 20
 	for name, test := range map[string]struct {
-		slots int
-		key   string
-	}{"one slot": {1, ""}, "one key": {8, "k"}} {
+		slots, before int // messages that are there before
+		key           string
+	}{"one slot": {1, last, ""}, "one key": {8, last, "k"}, "one key, one by one": {8, 1, "k"}} {
 		t.Run(name, func(t *testing.T) {
 			db := fresh(t)
-			for n := range 20 {
-				put(t, db, fmt.Sprint("m", n), test.key)
+			for n := range test.before {
+				put(t, db, strconv.Itoa(n+1), test.key)
 			}
-			start(t, processor(t, db, answer(nil), func(o *inbox.Options) { o.Concurrency = test.slots }))
+			var p *inbox.Processor
+			p = processor(t, db, func(ctx context.Context, d *inbox.Delivery) (err error) {
+				if n, _ := strconv.Atoi(d.ID); n >= test.before && n < last {
+					_, err = p.Receive(ctx, inbox.Message{ID: strconv.Itoa(n + 1), OrderingKey: test.key})
+					<-time.After(50 * time.Millisecond) // of the loop's claim
+				}
+				return err
+			}, func(o *inbox.Options) { o.Concurrency = test.slots })
+			start(t, p)
 			done(t, db)
 			if took := testdb.One[time.Duration](t, db, `select max(finished_at) - min(finished_at) from inbox`); took > 18*time.Second {
 				t.Errorf("twenty messages took %v, want no pause of a second before each", took)
 			}
 		})
-	}
-}
-
-// So it does with one that came while the one before it ran.
-func TestProcessor_handOverToANewMessage(t *testing.T) {
-	t.Parallel()
-	db, begun, end := stocked(t), make(chan struct{}), make(chan struct{})
-	p := processor(t, db, func(_ context.Context, d *inbox.Delivery) error {
-		if d.Type == "note" {
-			begun <- struct{}{}
-			<-end
-		}
-		return nil
-	})
-	start(t, p)
-	for n := range 10 {
-		key := fmt.Sprint("k", n)
-		for _, m := range []inbox.Message{{ID: key, OrderingKey: key, Type: "note"}, {ID: key + " next", OrderingKey: key}} {
-			_, err := p.Receive(t.Context(), m)
-			testdb.Must(t, err)
-			if m.Type == "note" {
-				testrun.Receive(t, "the handler", begun)
-			}
-		}
-		<-time.After(50 * time.Millisecond) // of the loop's claim
-		end <- struct{}{}
-		testrun.Row(t, db, `select status = 'done' from inbox where message_id = $1`, key+" next")
-	}
-	waited := testdb.One[time.Duration](t, db, `
-select sum(b.claimed_at - a.finished_at) from inbox a join inbox b using (ordering_key) where a.type = 'note' and b.type = ''`)
-	if waited > 3*time.Second {
-		t.Errorf("ten messages waited %v for those before them", waited)
 	}
 }
 
@@ -129,13 +106,11 @@ func TestPause(t *testing.T) {
 	p := processor(t, db, answer(nil))
 	p.Pause(true)
 	start(t, p)
-	_, err := p.Receive(t.Context(), inbox.Message{ID: "page"})
-	testdb.Must(t, err)
+	receive(t, p, inbox.Message{ID: "page"})
 	testrun.Row(t, db, `select count(*) = 42 from inbox where status = 'pending'`)
 	p.Pause(false, "paused")
 	testrun.Row(t, db, `select bool_and((status = 'done') = (partition_key <> 'paused' and message_id <> 'behind')) from inbox`)
-	_, err = p.Receive(t.Context(), inbox.Message{ID: "later"}, inbox.Message{ID: "late", Partition: "paused"})
-	testdb.Must(t, err)
+	receive(t, p, inbox.Message{ID: "later"}, inbox.Message{ID: "late", Partition: "paused"})
 	testrun.Row(t, db, `select bool_and((status = 'done') = (partition_key <> 'paused' and message_id <> 'behind')) from inbox`)
 	p.Pause(false)
 	done(t, db)

@@ -8,9 +8,7 @@ import (
 )
 
 // If a process dies, its registration ends, by the clock of the database. Then another processor of the receiver
-// deletes the registration and takes the messages over, in one transaction, mostly within a second. Until the next
-// claim raises the fence, the old holder may still end a message that is pending. If the old holder lives, its next
-// beat ends the contexts of the handlers whose messages it has lost.
+// deletes the registration and takes the messages over, in one transaction, mostly within a second.
 
 // history is the column of a message i with one more entry, for the claim that ends.
 const history = `case when jsonb_array_length(i.history) >= 16 then i.history - 8 else coalesce(i.history, '[]') end ||

@@ -160,10 +160,11 @@ func (m *model) fail(format string, args ...any) {
 func (m *model) watch(ctx context.Context) {
 	without := map[string]time.Duration{}
 	for last := time.Now(); ctx.Err() == nil; time.Sleep(20 * time.Millisecond) { //nolint:forbidigo // it polls
-		keys, err := m.strings(ctx, `
+		rows, _ := m.db.Query(ctx, `
 select distinct ordering_key from inbox b
  where receiver = $1 and status = 'pending' and not first
-   and not exists (select from inbox f where f.receiver = b.receiver and f.ordering_key = b.ordering_key and f.first)`)
+   and not exists (select from inbox f where f.receiver = b.receiver and f.ordering_key = b.ordering_key and f.first)`, m.receiver)
+		keys, err := pgx.CollectRows(rows, pgx.RowTo[string]) // which has the error of the query too
 		if err != nil {
 			continue
 		}
@@ -175,14 +176,6 @@ select distinct ordering_key from inbox b
 		}
 		without, last = seen, now
 	}
-}
-
-func (m *model) strings(ctx context.Context, sql string) ([]string, error) {
-	rows, err := m.db.Query(ctx, sql, m.receiver)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
 // begin notes that a handler runs, and returns the step of its script and what ends the note.
@@ -340,14 +333,12 @@ func (m *model) append(r *rapid.T) {
 
 // decide decides about one dead letter, or says that there was none.
 func (m *model) decide(decision func(context.Context, groupcommit.Querier, int64, string) error) {
-	var id int64
-	err := m.db.QueryRow(m.t.Context(), `select id from inbox where receiver = $1 and status = 'dead' order by id limit 1`, m.receiver).Scan(&id)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return
-	}
+	dead, err := deadletter.List(m.t.Context(), m.db, deadletter.Filter{Status: deadletter.StatusDead, Receiver: m.receiver}, 0, 1)
 	testdb.Must(m.t, err)
-	if err := decision(m.t.Context(), m.db, id, "ada"); err != nil && !errors.Is(err, deadletter.ErrNotDeadLetter) {
-		m.fail("decide: %v", err)
+	for _, d := range dead {
+		if err := decision(m.t.Context(), m.db, d.Number, "ada"); err != nil && !errors.Is(err, deadletter.ErrNotDeadLetter) {
+			m.fail("decide: %v", err)
+		}
 	}
 }
 
@@ -361,23 +352,19 @@ func (m *model) settle() {
 	m.mu.Unlock()
 	testrun.Progress(m.r, "no message is open", func() (string, bool) {
 		m.decide(deadletter.Retry)
-		open, err := m.strings(m.t.Context(), `
+		open := testdb.All[string](m.t, m.db, `
 select concat_ws(' ', message_id, ordering_key, status, first, holder, fence, attempts, deaths, waits, due_at - clock_timestamp())
-  from inbox where receiver = $1 and status not in ('done', 'discarded') order by id`)
-		testdb.Must(m.t, err)
+  from inbox where receiver = $1 and status not in ('done', 'discarded') order by id`, m.receiver)
 		return strings.Join(open, "\n"), len(open) == 0
 	})
-	wrong, err := m.strings(m.t.Context(), `
+	wrong := testdb.All[string](m.t, m.db, `
 select concat_ws(' ', message_id, 'stored', s, 'done', d, 'discarded', x, 'effects', e)
   from (select message_id, count(*) filter (where what = 'stored') as s, count(*) filter (where what = 'done') as d, count(*) filter (where what = 'discarded') as x,
                (select count(*) from effects e where e.receiver = h.receiver and e.message_id = h.message_id) as e
           from happened h where receiver = $1 group by receiver, message_id) n
- where s <> d + x or e <> d`)
-	testdb.Must(m.t, err)
-	stored, err := m.strings(m.t.Context(), `select distinct message_id from happened where receiver = $1`)
-	testdb.Must(m.t, err)
-	var takeovers int
-	testdb.Must(m.t, m.db.QueryRow(m.t.Context(), `select count(*) from happened where receiver = $1 and what = 'taken over'`, m.receiver).Scan(&takeovers))
+ where s <> d + x or e <> d`, m.receiver)
+	stored := testdb.One[int](m.t, m.db, `select count(distinct message_id) from happened where receiver = $1`, m.receiver)
+	takeovers := testdb.One[int](m.t, m.db, `select count(*) from happened where receiver = $1 and what = 'taken over'`, m.receiver)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
@@ -385,8 +372,8 @@ select concat_ws(' ', message_id, 'stored', s, 'done', d, 'discarded', x, 'effec
 		m.r.Fatal(m.broken)
 	case len(wrong) > 0:
 		m.r.Fatalf("not handled once:\n%s", strings.Join(wrong, "\n"))
-	case len(stored) != len(m.sent):
-		m.r.Fatalf("%d messages were sent, %d stored", len(m.sent), len(stored))
+	case stored != len(m.sent):
+		m.r.Fatalf("%d messages were sent, %d stored", len(m.sent), stored)
 	case len(m.zombies) > takeovers:
 		m.r.Fatalf("%d handlers ran beside another one of their key, %d messages were taken over", len(m.zombies), takeovers)
 	}

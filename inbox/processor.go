@@ -24,7 +24,7 @@ import (
 // that is named beside it.
 type Options struct {
 	DB          groupcommit.DB
-	Receiver    string  // names the receiver in the table; at most MaxLength bytes
+	Receiver    string  // names the receiver in the table; at most 255 bytes
 	Handle      Handler // ends its message by Delivery.Commit or Delivery.Done, else by a commit of the inbox
 	Holder      string  // names this process in the table, for operators, before a random text; host and process id
 	Concurrency int     // handlers that run at a time; 16
@@ -81,15 +81,12 @@ const (
 
 // New makes a processor.
 func New(o Options) (*Processor, error) {
-	if o.DB == nil || o.Handle == nil || o.Receiver == "" || len(o.Receiver) > MaxLength {
-		return nil, fmt.Errorf("inbox: a processor needs a DB, a Handle and a Receiver of 1 to %d bytes", MaxLength)
+	if o.DB == nil || o.Handle == nil || o.Receiver == "" || len(o.Receiver) > maxLength {
+		return nil, fmt.Errorf("inbox: a processor needs a DB, a Handle and a Receiver of 1 to %d bytes", maxLength)
 	}
 	host, _ := os.Hostname() // empty where unknown
 	o.Holder = cmp.Or(o.Holder, fmt.Sprintf("%s:%d", host, os.Getpid())) + "/" + rand.Text()[:8]
-	o.Concurrency, o.Drain = cmp.Or(o.Concurrency, 16), cmp.Or(o.Drain, 10*time.Second)
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Concurrency, o.Drain, o.Log = cmp.Or(o.Concurrency, 16), cmp.Or(o.Drain, 10*time.Second), cmp.Or(o.Log, slog.Default())
 	q := &o.Policy
 	q.Lease, q.GiveUpAfter = cmp.Or(q.Lease, 3*time.Second), cmp.Or(q.GiveUpAfter, 72*time.Hour)
 	q.MaxAttempts = cmp.Or(q.MaxAttempts, 12)

@@ -25,11 +25,8 @@ import (
 // Reception is what became of messages that were received.
 type Reception struct{ New, Duplicates, DeadLetters int }
 
-// MaxLength is the longest receiver, id, type, ordering key and partition, in bytes: indexes
-// hold them.
-const MaxLength = 255
-
 const (
+	maxLength   = 255     // bytes of a receiver, id, type, ordering key and partition: indexes hold them
 	maxMetadata = 8 << 20 // bytes as JSON, which escapes a byte by six at most: an outbox holds 1 MiB
 	maxTries    = 3       // of a transaction that lost a race
 
@@ -60,7 +57,7 @@ func received(m Message, err error) *incoming {
 	hash := sha256.Sum256(m.Payload)
 	d := &incoming{Message: m, hash: hash[:], metadata: string(encoded)}
 	for _, text := range []string{m.ID, m.OrderingKey, m.Partition, m.Type} {
-		if m.ID == "" || len(text) > MaxLength || !utf8.ValidString(text) || strings.Contains(text, "\x00") {
+		if m.ID == "" || len(text) > maxLength || !utf8.ValidString(text) || strings.Contains(text, "\x00") {
 			err = cmp.Or(err, errNotStorable)
 		}
 	}

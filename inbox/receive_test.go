@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -233,23 +232,6 @@ func TestConsume(t *testing.T) {
 	}
 }
 
-// A page of which each message is repeated is two transactions.
-func TestReceive_ofRepetitions(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	var commits atomic.Int64
-	p := processor(t, hooked{db, func(ctx context.Context, b *pgx.Batch) error { commits.Add(1); return db.Commit(ctx, b) }}, answer(nil))
-	var page []inbox.Message
-	for n := range 20 {
-		page = append(page, note(fmt.Sprint("m", n/2), ""))
-	}
-	got, err := p.Receive(t.Context(), page...)
-	testdb.Must(t, err)
-	testrun.Same(t, "what became of them", inbox.Reception{New: 10, Duplicates: 10}, got)
-	testrun.Same(t, "transactions", int64(2), commits.Load())
-	testrun.Row(t, db, `select string_agg(message_id, ' ' order by id) = 'm0 m1 m2 m3 m4 m5 m6 m7 m8 m9' and bool_and(duplicates = 1) from inbox`)
-}
-
 // A page whose commit found no server is not tried again: the next server may not have its events.
 func TestReceive_ofAServerOutOfReach(t *testing.T) {
 	t.Parallel()
@@ -259,6 +241,5 @@ func TestReceive_ofAServerOutOfReach(t *testing.T) {
 		t.Errorf("the error is %v", err)
 	}
 	testrun.Same(t, "messages", 0, testdb.One[int](t, db, `select count(*) from inbox`))
-	_, err := p.Receive(t.Context(), note("m", ""))
-	testdb.Must(t, err)
+	receive(t, p, note("m", ""))
 }

@@ -269,8 +269,7 @@ func TestClaim_whoseCommitIsSlow(t *testing.T) {
 	start(t, p)
 	put(t, db, "m0", "")
 	done(t, db)
-	_, err := p.Receive(t.Context(), note("m1", ""))
-	testdb.Must(t, err)
+	receive(t, p, note("m1", ""))
 	done(t, db)
 	testrun.Row(t, db, `select bool_and(attempts = 1 and deaths = 0) from inbox`)
 }

@@ -61,6 +61,13 @@ func send(ctx context.Context, db groupcommit.DB, m inbox.Message) error {
 	return db.Commit(ctx, b)
 }
 
+// receive stores a page.
+func receive(t *testing.T, p *inbox.Processor, page ...inbox.Message) {
+	t.Helper()
+	_, err := p.Receive(t.Context(), page...)
+	testdb.Must(t, err)
+}
+
 func write(t *testing.T, db *postgres.DB, sql string, args ...any) {
 	t.Helper()
 	testdb.Exec(t, db.Pool(), sql, args...)

@@ -111,11 +111,9 @@ func Append(b *pgx.Batch, m Message) error {
 	if m.Partition != "" {
 		metadata[MetadataPartition] = m.Partition
 	}
-	encoded, err := json.Marshal(metadata)
-	if err != nil {
-		return fmt.Errorf("append message %q: %w", m.ID, err)
-	}
-	b.Queue(insertMessage, m.Topic, m.ID, append([]byte{}, m.Payload...), string(encoded)) // bytes are bytea where pgx asks for no type
+	encoded, _ := json.Marshal(metadata) // texts have no error
+	// Bytes are bytea where pgx asks for no type.
+	b.Queue(insertMessage, m.Topic, m.ID, append([]byte{}, m.Payload...), string(encoded))
 	return nil
 }
 

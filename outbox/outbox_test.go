@@ -2,7 +2,6 @@ package outbox_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,27 +18,6 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/outbox"
 )
-
-func TestSend_sendsAllOrNothing(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	send := func(ctx context.Context, messages ...outbox.Message) error {
-		return pgx.BeginFunc(t.Context(), db.Pool(), func(tx pgx.Tx) error { return outbox.Send(ctx, tx, messages...) })
-	}
-	m := func(id string) outbox.Message { return outbox.Message{Topic: topic, ID: id} }
-	if err := send(t.Context(), m("m1"), m("")); !errors.Is(err, outbox.ErrInvalid) {
-		t.Errorf("a message without an id: %v", err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := send(ctx, m("m2")); !errors.Is(err, context.Canceled) {
-		t.Errorf("a context that has ended: %v", err)
-	}
-	testdb.Must(t, send(t.Context()))
-	testdb.Must(t, send(t.Context(), m("m3"), m("m4")))
-	read(t, db, options{}).wantNext(t, "m3", "m4")
-	wantEmpty(t, db)
-}
 
 // A message is the same on both sides in each mode of pgx, alone, in a group commit, and by Send.
 func TestMessage_arrivesAsItWasInEachModeOfPgx(t *testing.T) {
@@ -110,6 +88,10 @@ func TestAppend_refusesWhatNoOutboxHolds(t *testing.T) {
 		b := &pgx.Batch{}
 		if err := outbox.Append(b, m); !errors.Is(err, outbox.ErrInvalid) || b.Len() != 0 {
 			t.Errorf("%s: %v, %d queued", what, err, b.Len())
+		}
+		var unused pgx.Tx // nothing is sent before all can be held
+		if err := outbox.Send(t.Context(), unused, outbox.Message{Topic: topic, ID: "m"}, m); !errors.Is(err, outbox.ErrInvalid) {
+			t.Errorf("%s, sent behind another message: %v", what, err)
 		}
 	}
 	longest, large := strings.Repeat("é", 127)+"x", bytes.Repeat([]byte("0123456789"), 1<<20)

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -38,9 +39,7 @@ type Options struct {
 //
 //nolint:contextcheck,nolintlint // for its callers: it ends with the context of Subscribe, or by Close
 func NewSubscriber(pool *pgxpool.Pool, o Options) message.Subscriber {
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 	config := pool.Config()
 	config.MinConns, config.MinIdleConns, config.MaxConns = 0, 0, 1
 	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // it would be a transaction for each poll
