@@ -3,13 +3,9 @@ package postgres_test
 import (
 	"context"
 	"errors"
-	"net"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
@@ -81,50 +77,4 @@ func folder(t *testing.T, s *local.Server) string {
 	config, err := pgx.ParseConfig(s.URL("postgres"))
 	testdb.Must(t, err)
 	return config.Host
-}
-
-// slowlyClosed calls closing in Close.
-type slowlyClosed struct {
-	net.Conn
-
-	closing func()
-}
-
-func (c slowlyClosed) Close() error {
-	c.closing()
-	return c.Conn.Close()
-}
-
-// With TLS, to close a session of a server that hangs may wait.
-func TestServers_answerWhileSessionsOfAnOldPrimaryAreClosed(t *testing.T) {
-	t.Parallel()
-	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{})
-	config, closed := db.Probe(), atomic.Int32{}
-	dial := config.ConnConfig.DialFunc
-	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(ctx, network, address)
-		return slowlyClosed{conn, func() {
-			closed.Add(1)
-			answered := make(chan struct{})
-			go func() {
-				defer close(answered)
-				db.Timeline()
-			}()
-			select {
-			case <-answered:
-			case <-time.After(2 * time.Second):
-				t.Error("the timeline cannot be read while a session is closed")
-			}
-		}}, err
-	}
-	old, err := pgxpool.NewWithConfig(t.Context(), config)
-	testdb.Must(t, err)
-	defer old.Close()
-	testdb.Must(t, old.Ping(t.Context()))
-	db.ForgetServer()
-	db.Pool().Reset()
-	testdb.Must(t, db.Pool().Ping(t.Context()))
-	if closed.Load() == 0 {
-		t.Error("the session of the old primary is open")
-	}
 }
