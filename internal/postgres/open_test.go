@@ -64,9 +64,6 @@ func TestOpen_refusesAnUnsafeServer(t *testing.T) {
 func pretend(t *testing.T, setting, value string) (address string) {
 	t.Helper()
 	address = testdb.Empty(t)
-	conn, err := pgx.Connect(t.Context(), address)
-	testdb.Must(t, err)
-	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	claims := map[string]string{
 		"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "synchronous_standby_names": "", "server_version_num": "150000",
 	}
@@ -79,7 +76,7 @@ create function claimed.current_setting(name text) returns text language sql as 
 		fmt.Fprintf(&sql, " when '%s' then '%s'", name, claim)
 	}
 	sql.WriteString(` end $$`)
-	testdb.Exec(t, conn, sql.String())
+	testdb.Exec(t, testdb.Session(t, address), sql.String())
 	return with(address, "search_path=claimed,pg_catalog")
 }
 
@@ -170,8 +167,7 @@ func TestSessions(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		plain, err := pgx.Connect(t.Context(), address)
-		testdb.Must(t, err)
+		plain := testdb.Session(t, address)
 		db := testdb.OpenAt(t, address, postgres.Options{MaxConns: 1})
 		session := testdb.One[int](t, db, `select pg_backend_pid()`)
 		tx, err := db.Pool().Begin(t.Context())

@@ -23,11 +23,11 @@ func TestOpen(t *testing.T) {
 	t.Parallel()
 	t.Run("a database that is not there yet is waited for", func(t *testing.T) {
 		t.Parallel()
-		other, address := testdb.Empty(t), testdb.URL(t)
+		other, address := testdb.Session(t, testdb.Empty(t)), testdb.URL(t)
 		parsed, err := pgx.ParseConfig(address)
 		testdb.Must(t, err)
 		name := pgx.Identifier{parsed.Database}.Sanitize()
-		elsewhere(t, other, "alter database "+name+" with allow_connections false")
+		testdb.Exec(t, other, "alter database "+name+" with allow_connections false")
 		log, lines := logger()
 		opened := make(chan error, 1)
 		go func() {
@@ -38,7 +38,7 @@ func TestOpen(t *testing.T) {
 			opened <- err
 		}()
 		lines.Field(t, "waiting for the database", "error")
-		elsewhere(t, other, "alter database "+name+" with allow_connections true")
+		testdb.Exec(t, other, "alter database "+name+" with allow_connections true")
 		if err := <-opened; err != nil {
 			t.Errorf("Open: %v", err)
 		}
@@ -76,12 +76,4 @@ func TestOpen(t *testing.T) {
 			t.Errorf("the password is logged: %s", lines)
 		}
 	})
-}
-
-func elsewhere(t *testing.T, address, statement string) {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), address)
-	testdb.Must(t, err)
-	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-	testdb.Exec(t, conn, statement)
 }
