@@ -92,9 +92,9 @@ func TestStart_removesAServerWithoutGuardAndKeepsTheOthers(t *testing.T) {
 	}
 	_ = syscall.Kill(server, syscall.SIGQUIT) // unless it has found its data gone, for which it looks once a minute
 	awaitEnd(t, orphan)
-	living.end(t)
+	living.kill(t, living.pid(), syscall.SIGKILL)
 	awaitEnd(t, other)
-	mustBeEmpty(t, temp)
+	await(t, temp+" is empty", func() bool { return len(entries(t, temp)) == 0 })
 }
 
 // startNothing is a start on a machine that has no PostgreSQL: it removes what killed
@@ -109,39 +109,23 @@ func startNothing(t *testing.T, temp string) {
 // starterVariable makes the test program a starter. Its value says what the starter does.
 const starterVariable = "PAYONCE_LOCAL_TEST_STARTER"
 
+// runStarter starts a server, prints its URL, and waits to be killed.
 func runStarter(mode string) int {
-	if err := startAndWait(context.Background(), mode); err != nil {
+	s, err := Start(context.Background(), Options{})
+	if err == nil && mode == "restart" {
+		err = s.Restart(context.Background())
+	}
+	if err != nil {
 		_, _ = fmt.Fprintln(os.Stdout, err)
 		return 1
 	}
-	return 0
-}
-
-// startAndWait starts a server, prints its URL, and waits to be killed or for the end of its
-// standard input.
-func startAndWait(ctx context.Context, mode string) error {
-	s, err := Start(ctx, Options{})
-	if err != nil {
-		return err
-	}
-	if mode == "restart" {
-		if err := s.Restart(ctx); err != nil {
-			return err
-		}
-	}
-	if _, err := fmt.Fprintln(os.Stdout, starterVariable, s.URL("postgres")); err != nil {
-		return err
-	}
-	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
-		return err
-	}
-	return s.Close()
+	_, _ = fmt.Fprintln(os.Stdout, starterVariable, s.URL("postgres"))
+	select {}
 }
 
 // starter is another process that starts a server.
 type starter struct {
 	command *exec.Cmd
-	stdin   io.Closer
 	stdout  io.Reader
 	url     string
 }
@@ -154,8 +138,6 @@ func launchStarter(t *testing.T, temp, mode string) *starter {
 	s := &starter{command: exec.CommandContext(t.Context(), self)}
 	s.command.Env = append(os.Environ(), starterVariable+"="+mode, "TMPDIR="+temp)
 	s.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	s.stdin, err = s.command.StdinPipe()
-	must(t, err)
 	s.stdout, err = s.command.StdoutPipe()
 	must(t, err)
 	must(t, s.command.Start())
@@ -203,15 +185,6 @@ func (s *starter) kill(t *testing.T, pid int, signal syscall.Signal) {
 	must(t, syscall.Kill(pid, signal))
 	if err := s.command.Wait(); err == nil {
 		t.Fatalf("the starter survived %v", signal)
-	}
-}
-
-// end lets the starter close its server.
-func (s *starter) end(t *testing.T) {
-	t.Helper()
-	must(t, s.stdin.Close())
-	if err := s.command.Wait(); err != nil {
-		t.Fatalf("the starter ended with %v", err)
 	}
 }
 
