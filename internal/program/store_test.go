@@ -20,8 +20,8 @@ func options() postgres.Options {
 	return postgres.Options{Application: "test", AllowPlaintext: true, AllowUnsafeDurability: true}
 }
 
-// opens opens a database that is not there yet, and returns when that is logged.
-func opens(t *testing.T, ctx context.Context, address string) (*testrun.Log, <-chan error) { //nolint:revive // t comes first in these tests
+// openLate opens a database that is not there yet, and returns when that is logged.
+func openLate(t *testing.T, ctx context.Context, address string) (*testrun.Log, <-chan error) { //nolint:revive // t comes first in these tests
 	t.Helper()
 	log, lines := logger()
 	opened := make(chan error, 1)
@@ -45,7 +45,7 @@ func TestOpen(t *testing.T) {
 		testdb.Must(t, err)
 		name := pgx.Identifier{parsed.Database}.Sanitize()
 		testdb.Exec(t, other, "alter database "+name+" with allow_connections false")
-		_, opened := opens(t, t.Context(), address)
+		_, opened := openLate(t, t.Context(), address)
 		testdb.Exec(t, other, "alter database "+name+" with allow_connections true")
 		testdb.Must(t, <-opened)
 	})
@@ -66,7 +66,7 @@ func TestOpen(t *testing.T) {
 	t.Run("waiting ends with the program, and its log holds no password", func(t *testing.T) {
 		t.Parallel()
 		ctx, stop := context.WithCancel(t.Context())
-		lines, opened := opens(t, ctx, "postgres://payonce:hunter2@127.0.0.1:1/payonce?sslmode=disable")
+		lines, opened := openLate(t, ctx, "postgres://payonce:hunter2@127.0.0.1:1/payonce?sslmode=disable")
 		stop()
 		if err := <-opened; !errors.Is(err, context.Canceled) {
 			t.Errorf("Open: %v", err)
