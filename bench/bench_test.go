@@ -3,7 +3,6 @@ package main
 import (
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -41,34 +40,6 @@ func TestMeasure_findsThatEverythingIsDoneOnce(t *testing.T) {
 			}
 		}
 	}
-}
-
-// The server's settings decide what its figures are worth, so the page that shows the
-// figures names them.
-func TestPage_namesTheServersSettings(t *testing.T) {
-	t.Parallel()
-	text, err := os.ReadFile(filepath.Join("..", "docs", "explanation", "performance.md"))
-	testrun.Must(t, err)
-	for name, value := range settings {
-		if part := "`" + name + "` " + value; !strings.Contains(string(text), part) {
-			t.Errorf("docs/explanation/performance.md lacks %s", part)
-		}
-	}
-}
-
-func TestPlan_putsTheRivalsBeforePayonce(t *testing.T) {
-	t.Parallel()
-	plan, err := runCmd{Only: "^(accept|charges|idle)/.*(e|r|=16)$", Base: "other"}.plan()
-	testrun.Must(t, err)
-	var got []string
-	for _, s := range plan {
-		got = append(got, s.String())
-	}
-	testrun.Same(t, "plan", []string{
-		"accept/by=base/in-flight=16", "accept/by=payonce/in-flight=16",
-		"charges/by=base/in-flight=16", "charges/by=river/in-flight=16", "charges/by=payonce/in-flight=16",
-		"idle/by=base", "idle/by=river", "idle/by=payonce",
-	}, got)
 }
 
 func TestLoad_check(t *testing.T) {

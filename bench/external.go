@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log"
@@ -117,24 +117,19 @@ func answer(c *fasthttp.RequestCtx, id string, in intent, found bool) {
 // shop takes a webhook, and knows a repeated one by its id. It does not check the
 // signature: that is the merchant's processor time.
 func (e *external) shop(c *fasthttp.RequestCtx) {
-	order := member(c.PostBody(), "order_id")
-	if len(c.Request.Header.Peek("webhook-signature")) == 0 || order == "" {
+	var event struct {
+		Data struct {
+			Order string `json:"order_id"`
+		}
+	}
+	err := json.Unmarshal(c.PostBody(), &event)
+	if err != nil || len(c.Request.Header.Peek("webhook-signature")) == 0 {
 		c.Error("no webhook", fasthttp.StatusBadRequest)
 		return
 	}
 	id := string(c.Request.Header.Peek("webhook-id"))
 	if !e.webhooks[id] {
 		e.webhooks[id] = true
-		e.notified(order)
+		e.notified(event.Data.Order)
 	}
-}
-
-// member is a string in a JSON document that has no escapes.
-func member(document []byte, name string) string {
-	_, after, found := bytes.Cut(document, []byte(`"`+name+`":"`))
-	value, _, whole := bytes.Cut(after, []byte(`"`))
-	if !found || !whole {
-		return ""
-	}
-	return string(value)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -15,10 +14,8 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/arch"
 	"github.com/payonce/payonce/internal/merchants"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/demo"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
-	"github.com/payonce/payonce/internal/robustness/harness"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -75,53 +72,13 @@ func TestDocs_showCommandsThatExist(t *testing.T) {
 	}
 }
 
-// seedWith seeds acme with a webhook secret.
-func seedWith(t *testing.T, db *postgres.DB, secret string) error {
-	t.Helper()
-	s := seedCmd{Merchant: "acme", APIKey: "sk_test_demo", WebhookURL: "https://shop.example", WebhookSecret: secret}
-	return s.Run(t.Context(), &console{stdout: io.Discard, stderr: io.Discard}, db)
-}
-
-// TestSeed_atOnceNoSecretIsDroppedSilently: of seeds at once that give other secrets one is taken, and
-// the others end with an error.
-func TestSeed_atOnceNoSecretIsDroppedSilently(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	const rivals = 8
-	type end struct {
-		secret string
-		err    error
-	}
-	ends := make(chan end, rivals)
-	for range rivals {
-		go func() {
-			secret := merchants.NewWebhookSecret()
-			ends <- end{secret, seedWith(t, db, secret)}
-		}()
-	}
-	taken := ""
-	for range rivals {
-		e := <-ends
-		switch {
-		case e.err == nil && taken != "":
-			t.Error("two secrets were taken")
-		case e.err == nil:
-			taken = e.secret
-		case !strings.Contains(e.err.Error(), "payonce webhooks rotate replaces it"):
-			t.Error(e.err)
-		}
-	}
-	if got := testdb.All[string](t, db, `select secret from webhook_secrets`); fmt.Sprint(got) != fmt.Sprint([]string{taken}) {
-		t.Errorf("stored is %v, taken was %q", got, taken)
-	}
-}
-
 // TestRotate_printsASecretThatMayBeStored: the old secrets have ended, so the merchant needs the one that signs.
 func TestRotate_printsASecretThatMayBeStored(t *testing.T) {
 	t.Parallel()
 	url := testdb.URL(t)
 	direct, proxy := testdb.Connect(t, url), failpoint.StartCutter(t, url)
-	testdb.Must(t, seedWith(t, direct, merchants.NewWebhookSecret()))
+	seed := seedCmd{Merchant: "acme", APIKey: "sk_test_demo", WebhookURL: "https://shop.example", WebhookSecret: merchants.NewWebhookSecret()}
+	testdb.Must(t, seed.Run(t.Context(), &console{stdout: io.Discard, stderr: io.Discard}, direct))
 	db := testdb.Connect(t, proxy.URL())
 	var printed, said strings.Builder
 	proxy.Arm(failpoint.After, 2)
@@ -132,15 +89,4 @@ func TestRotate_printsASecretThatMayBeStored(t *testing.T) {
 	}
 	signing := testdb.All[string](t, direct, `select secret from webhook_secrets where ends_at is null`)
 	testrun.Same(t, "secrets that sign", []string{strings.TrimSpace(printed.String())}, signing)
-}
-
-// TestShowDemo_eachLine: the log of a program that ended is an example of many lines.
-func TestShowDemo_eachLine(t *testing.T) {
-	t.Parallel()
-	var out strings.Builder
-	c := &console{stdout: &out}
-	c.showDemo(harness.Audit{Checks: []harness.Check{{Name: "chaos", Violated: 1, Examples: []string{"worker-1\nfatal\x1b"}}}})
-	if want := "\nchaos: worker-1\nchaos: fatal\uFFFD\n"; !strings.Contains(out.String(), want) {
-		t.Errorf("got %q, want %q in it", out.String(), want)
-	}
 }

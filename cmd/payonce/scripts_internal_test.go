@@ -165,20 +165,11 @@ func (s *script) charge(_ *testscript.TestScript, args []string) (bool, error) {
 	if args[1] != "begun" {
 		events = append(events, domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: intent, Amount: 1000, Currency: "USD"}, domain.ChargeSucceeded{})
 	}
-	stream, err := s.record(ledger.New(id), events...)
+	stream, err := testdb.Append(s.tb.Context(), s.db, ledger.New(id), testdb.Cause(""), events...)
 	if err == nil && args[1] == "notified" {
-		_, err = s.record(stream, domain.MerchantNotified{EventID: stream.Head().ID.String(), Type: "charge.succeeded", Version: 4})
+		_, err = testdb.Append(s.tb.Context(), s.db, stream, testdb.Cause(""), domain.MerchantNotified{EventID: stream.Head().ID.String(), Type: "charge.succeeded", Version: 4})
 	}
 	return true, err
-}
-
-func (s *script) record(stream ledger.Stream, events ...domain.Event) (ledger.Stream, error) {
-	b := &pgx.Batch{}
-	stream, err := ledger.Append(b, stream, ledger.Cause{Actor: "test"}, events...)
-	if err != nil {
-		return stream, err
-	}
-	return stream, s.db.Commit(s.tb.Context(), b)
 }
 
 // opens reports whether an API key is valid, with so many scopes.

@@ -16,14 +16,6 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-func TestReads_withoutAResultForEachLookup(t *testing.T) {
-	t.Parallel()
-	r := postgres.NewReads(1, func(context.Context, []int) ([]string, error) { return []string{"1", "2"}, nil })
-	if result, err := r.Lookup(t.Context(), 1); err == nil {
-		t.Errorf("one of two results is the answer to one lookup: %q", result)
-	}
-}
-
 // How reads are batched, and what callers that leave are answered, is tested in groupcommit.
 func TestReads_failedReadsAreRepeatedForEachLookup(t *testing.T) {
 	t.Parallel()

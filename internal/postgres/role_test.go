@@ -22,21 +22,6 @@ func TestOpenAsARole(t *testing.T) {
 		return postgres.Options{Role: role, AllowPlaintext: true, AllowUnsafeDurability: true}
 	}
 
-	t.Run("every session of the pool acts as it", func(t *testing.T) {
-		t.Parallel()
-		for _, role := range []postgres.Role{postgres.RoleAPI, postgres.RoleWorker, postgres.RoleConsole} {
-			db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{Role: role, MaxConns: 2})
-			conn, err := db.Pool().Acquire(t.Context()) // so that the next one is another
-			testdb.Must(t, err)
-			defer conn.Release()
-			var first string
-			if err := conn.QueryRow(t.Context(), actingAs).Scan(&first); err != nil || first != string(role) {
-				t.Errorf("a session acts as %s (%v), want %s", first, err, role)
-			}
-			want(t, db, actingAs, string(role))
-		}
-	})
-
 	t.Run("a role that does not exist is refused at once, in a sentence", func(t *testing.T) {
 		t.Parallel()
 		wantOpened(t, t.Context(), testdb.Empty(t), acting("payonce_nobody"), "the database has no role payonce_nobody: run payonce migrate")

@@ -27,10 +27,9 @@ type clock struct{ at atomic.Int64 }
 func (c *clock) now() time.Time           { return time.Unix(1_800_000_000, c.at.Load()) }
 func (c *clock) pass(after time.Duration) { c.at.Add(int64(after)) }
 
-func readiness(t *testing.T, db *postgres.DB, now func() time.Time, own func(context.Context) string) *program.Readiness {
+func readiness(t *testing.T, db *postgres.DB, now func() time.Time) *program.Readiness {
 	t.Helper()
 	r := program.NewReadiness(t.Context(), db, now)
-	r.Own = own
 	t.Cleanup(r.Close)
 	return r
 }
@@ -58,28 +57,20 @@ func TestReadiness(t *testing.T) {
 	t.Parallel()
 	t.Run("a pool that is all in use is ready", func(t *testing.T) {
 		t.Parallel()
-		o := options()
-		o.MaxConns = 1
-		db, err := postgres.Open(t.Context(), testdb.URL(t), o)
-		testdb.Must(t, err)
-		t.Cleanup(db.Close)
+		db, c := testdb.OpenAt(t, testdb.URL(t), postgres.Options{MaxConns: 1}), &clock{}
 		conn, err := db.Pool().Acquire(t.Context())
 		testdb.Must(t, err)
 		defer conn.Release()
-		c := &clock{}
-		wantReady(t, readiness(t, db, c.now, nil), c)
+		wantReady(t, readiness(t, db, c.now), c)
 	})
 
 	t.Run("concurrent calls share one check, which continues without its caller", func(t *testing.T) {
 		t.Parallel()
 		var checks atomic.Int64
-		var connected atomic.Bool
-		begun, end := make(chan struct{}), make(chan struct{})
-		c := &clock{}
-		r := readiness(t, testdb.Open(t), c.now, func(ctx context.Context) string {
-			if !connected.Load() {
-				return ""
-			}
+		begun, end, c := make(chan struct{}), make(chan struct{}), &clock{}
+		r := readiness(t, testdb.Open(t), c.now)
+		wantReady(t, r, c) // it is connected
+		r.Own = func(ctx context.Context) string {
 			if checks.Add(1) == 1 {
 				close(begun)
 				<-end
@@ -88,10 +79,8 @@ func TestReadiness(t *testing.T) {
 				return "it was canceled"
 			}
 			return "it is the test"
-		})
-		wantReady(t, r, c)
+		}
 		c.pass(time.Second)
-		connected.Store(true)
 		impatient, leave := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		ask := func(ctx context.Context) {
@@ -107,27 +96,21 @@ func TestReadiness(t *testing.T) {
 		}
 		close(end)
 		all.Wait()
-		c.pass(time.Second - 1)
-		if _, err := r.Ask(t.Context()); err != nil || checks.Load() != 1 {
-			t.Errorf("%d checks, want 1: %v", checks.Load(), err)
-		}
-		c.pass(1)
-		if _, err := r.Ask(t.Context()); err != nil || checks.Load() != 2 {
-			t.Errorf("%d checks, want 2: %v", checks.Load(), err)
+		for want, after := range []time.Duration{time.Second - 1, 1} {
+			c.pass(after)
+			if ask(t.Context()); checks.Load() != int64(want+1) {
+				t.Errorf("%d checks, want %d", checks.Load(), want+1)
+			}
 		}
 	})
 
 	t.Run("a database that does not answer ends in a time-out", func(t *testing.T) {
 		testdb.Long(t, "it waits for a database")
 		t.Parallel()
-		db := testdb.Open(t)
-		c := &clock{}
-		r := readiness(t, db, c.now, nil)
+		db, c := testdb.Open(t), &clock{}
+		r := readiness(t, db, c.now)
 		wantReady(t, r, c)
-		tx, err := db.Pool().Begin(t.Context())
-		testdb.Must(t, err)
-		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-		testdb.Exec(t, tx, `lock table payonce_migrations in access exclusive mode`)
+		tx := testdb.Begin(t, db.Pool(), `lock table payonce_migrations in access exclusive mode`)
 		c.pass(time.Second)
 		// A lock timeout, which is later, would be an error of PostgreSQL.
 		if why, err := r.Ask(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
@@ -140,16 +123,15 @@ func TestReadiness(t *testing.T) {
 
 	t.Run("a lost connection is replaced, if there is a database", func(t *testing.T) {
 		t.Parallel()
-		other, db := testdb.Empty(t), testdb.Open(t)
-		c := &clock{}
-		r := readiness(t, db, c.now, nil)
+		other, db, c := testdb.Session(t, testdb.Empty(t)), testdb.Open(t), &clock{}
+		r := readiness(t, db, c.now)
 		wantReady(t, r, c)
 		name := db.Pool().Config().ConnConfig.Database
 		const end = `select pg_terminate_backend(pid) from pg_stat_activity where datname = `
-		elsewhere(t, other, end+"'"+name+"'")
+		testdb.Exec(t, other, end+"'"+name+"'")
 		c.pass(time.Second)
 		wantReady(t, r, c)
-		elsewhere(t, other, "drop database "+pgx.Identifier{name}.Sanitize()+" with (force)")
+		testdb.Exec(t, other, "drop database "+pgx.Identifier{name}.Sanitize()+" with (force)")
 		wantReady(t, r, c) // as a second ago
 		c.pass(time.Second)
 		if why, err := r.Ask(t.Context()); err == nil || strings.Contains(err.Error(), "password") {
@@ -166,21 +148,17 @@ func TestReadiness_passesAHungHost(t *testing.T) {
 	standby, err := primary.Standby(t.Context())
 	testdb.Must(t, err)
 	t.Cleanup(func() { testdb.Must(t, standby.Close()) })
-	folder := func(s *local.Server) string {
-		config, err := pgx.ParseConfig(s.URL("postgres"))
-		testdb.Must(t, err)
-		return config.Host
-	}
+	old, promoted := testdb.Session(t, primary.URL("postgres")), testdb.Session(t, standby.URL("postgres"))
 	hung, err := os.MkdirTemp("", "h") //nolint:usetesting // the path of a socket is short
 	testdb.Must(t, err)
 	defer func() { _ = os.RemoveAll(hung) }() // nothing listens in it yet
-	hosts := strings.Join([]string{folder(primary), hung, folder(standby)}, ",")
+	hosts := strings.Join([]string{old.Config().Host, hung, promoted.Config().Host}, ",")
 	db := testdb.OpenAt(t, "postgres://postgres@/postgres?port=5432,5432,5432&host="+hosts, postgres.Options{})
-	r := readiness(t, db, time.Now, nil)
+	r := readiness(t, db, time.Now)
 	testrun.True(t, "the old primary answers", func() bool { _, err := r.Ask(t.Context()); return err == nil })
 	listener, err := net.Listen("unix", filepath.Join(hung, ".s.PGSQL.5432")) //nolint:noctx // at once
 	testdb.Must(t, err)
 	defer func() { _ = listener.Close() }()
-	testdb.Exec(t, testdb.Session(t, standby.URL("postgres")), `select pg_promote()`)
+	testdb.Exec(t, promoted, `select pg_promote()`)
 	testrun.True(t, "the new primary is found", func() bool { return db.Timeline() == 2 })
 }

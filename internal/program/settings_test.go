@@ -52,12 +52,9 @@ func TestLoad(t *testing.T) {
 			Address: "127.0.0.1:8080", URL: hidden, Mode: "425", Lease: 3 * time.Second, Tries: 12,
 			CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("192.168.0.0/16")},
 		}
-		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" || err != nil {
-			t.Errorf("%v (-want +got):\n%s", err, diff)
-		}
-		if got.URL.Reveal() != hidden {
-			t.Errorf("the secret is %q", got.URL.Reveal())
-		}
+		testrun.Must(t, err)
+		testrun.Same(t, "settings", want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }))
+		testrun.Same(t, "the secret", hidden, got.URL.Reveal())
 	})
 
 	const unset = "unset"
@@ -115,31 +112,22 @@ func TestLoad_readsSecretsFromFiles(t *testing.T) {
 
 func TestSecret(t *testing.T) {
 	t.Parallel()
-
 	s := settings{URL: hidden}
-	shown := map[string]string{}
-	for _, format := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%T"} {
-		for _, value := range []any{s.URL, &s.URL, s, &s, []program.Secret{s.URL}, map[string]program.Secret{"": s.URL}} {
-			shown[fmt.Sprintf("%s of a %T", format, value)] = fmt.Sprintf(format, value)
+	for _, value := range []any{s.URL, &s.URL, s, &s, []program.Secret{s.URL}, map[string]program.Secret{"": s.URL}} {
+		var shown bytes.Buffer
+		for format := range strings.FieldsSeq("%v %+v %#v %s %q %x %X %d %T") {
+			fmt.Fprintf(&shown, format, value)
 		}
-	}
-	var lines bytes.Buffer
-	for _, handler := range []slog.Handler{slog.NewJSONHandler(&lines, nil), slog.NewTextHandler(&lines, nil)} {
-		slog.New(handler).Info("settings", "secret", s.URL, "all", s, "pointer", &s.URL)
-	}
-	shown["a log"] = lines.String()
-	text, err := json.Marshal(s)
-	shown["JSON"] = string(text)
-	if err != nil {
-		t.Error(err)
-	}
-	for where, text := range shown {
-		if strings.Contains(text, hidden) || strings.Contains(strings.ToLower(text), fmt.Sprintf("%x", hidden)) {
-			t.Errorf("%s shows it", where)
+		for _, handler := range []slog.Handler{slog.NewJSONHandler(&shown, nil), slog.NewTextHandler(&shown, nil)} {
+			slog.New(handler).Info("settings", "value", value)
+		}
+		testrun.Must(t, json.NewEncoder(&shown).Encode(value))
+		if text := strings.ToLower(shown.String()); strings.Contains(text, hidden) || strings.Contains(text, fmt.Sprintf("%x", hidden)) {
+			t.Errorf("a %T is shown as %s", value, text)
 		}
 	}
 	log, printed := logger()
-	_, err = program.Settings[settings](log, map[string]string{"CONFIG_URL": hidden, "CONFIG_CIDRS": "10.0.0.0/8"})
+	_, err := program.Settings[settings](log, map[string]string{"CONFIG_URL": hidden, "CONFIG_CIDRS": "10.0.0.0/8"})
 	for _, want := range []string{`"CONFIG_URL":"(hidden)"`, `"CONFIG_TOKEN":""`, `"CONFIG_LEASE":"3s"`, `"CONFIG_CIDRS":"[10.0.0.0/8]"`} {
 		if err != nil || !strings.Contains(printed.String(), want) {
 			t.Errorf("%s is not printed, %v: %s", want, err, printed)

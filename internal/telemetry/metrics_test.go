@@ -79,33 +79,20 @@ func registry() (*telemetry.Registry, *clock, *testrun.Log) {
 // scrape reads all samples by their names and labels.
 func scrape(t *testing.T, h http.Handler) map[string]float64 {
 	t.Helper()
-	code, body := ask(t, h)
-	if code != http.StatusOK {
-		t.Fatalf("status %d: %s", code, body)
-	}
-	return samples(t, body)
-}
-
-func ask(t *testing.T, h http.Handler) (code int, body string) {
-	t.Helper()
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
-	return w.Code, w.Body.String()
-}
-
-func samples(t *testing.T, text string) map[string]float64 {
-	t.Helper()
+	if w.Code != http.StatusOK {
+		t.Fatalf("status %d: %s", w.Code, w.Body)
+	}
 	found := map[string]float64{}
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(w.Body.String()) {
 		line = strings.TrimSpace(line)
 		at := strings.LastIndexByte(line, ' ')
 		if strings.HasPrefix(line, "#") || at < 0 {
 			continue
 		}
 		value, err := strconv.ParseFloat(line[at+1:], 64)
-		if err != nil {
-			t.Fatalf("%s: %v", line, err)
-		}
+		testdb.Must(t, err)
 		found[line[:at]] = value
 	}
 	return found

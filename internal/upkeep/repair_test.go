@@ -26,20 +26,20 @@ func TestRepair(t *testing.T) {
 	if _, err := exec.LookPath("pg_dump"); err != nil {
 		t.Skip("not run: there is no pg_dump")
 	}
-	low, high := newServer(t), newServer(t)
-	high.count(t, 5000)
-	f := fixture{t, low.open(t, "first")}
+	low, high := newServer(t, 1), newServer(t, 5000)
+	f := fixture{t, testdb.Connect(t, testdb.Migrated(t, low, "first"))}
 	f.exec(`insert into merchants (merchant_id) values ('acme')`)
 	f.capture(f.open("ch_whole"))
 	f.add(4)
 	added, cursor := int64(4), f.follow("", 1)
 	last := f.open("ch_half") // is not added up
 
-	for n, to := range []server{high, low, high} {
+	for n, to := range []*local.Server{high, low, high} {
 		before := f.numbers()
 		file := filepath.Join(t.TempDir(), "dump")
 		tool(t, "pg_dump", "--format=custom", "--file="+file, f.db.Pool().Config().ConnString())
-		url := to.server.URL(to.database(t, fmt.Sprintf("moved_%d", n)))
+		url := to.URL(fmt.Sprint("moved_", n))
+		testdb.Must(t, to.CreateDatabase(t.Context(), fmt.Sprint("moved_", n)))
 		tool(t, "pg_restore", "--exit-on-error", "--no-owner", "--dbname="+url, file)
 
 		living := fixture{t, testdb.OpenAt(t, url, postgres.Options{MaxConns: 1})} // its session lives through the repair
@@ -72,34 +72,13 @@ func TestRepair(t *testing.T) {
 	testrun.Same(t, "the order of outcomes", []string{"ch_whole", "ch_half", "ch_half_0", "ch_half_1"}, outcomes)
 }
 
-// server counts its own transactions.
-type server struct {
-	server *local.Server
-	admin  *postgres.DB
-}
-
-func newServer(t *testing.T) server {
+// newServer starts a server that has counted so many transactions, with the roles.
+func newServer(t *testing.T, transactions int) *local.Server {
 	t.Helper()
 	s := testrun.Server(t, local.Options{InMemory: true})
-	return server{s, testdb.Connect(t, testdb.Migrated(t, s, "admin"))} // which makes the roles
-}
-
-// count uses up transaction numbers.
-func (s server) count(t *testing.T, n int) {
-	t.Helper()
-	testdb.Exec(t, s.admin.Pool(), fmt.Sprintf(`do $$ begin for i in 1..%d loop perform pg_current_xact_id(); commit; end loop; end $$`, n))
-}
-
-func (s server) database(t *testing.T, name string) string {
-	t.Helper()
-	testdb.Exec(t, s.admin.Pool(), "create database "+name)
-	return name
-}
-
-// open opens a new database with tables.
-func (s server) open(t *testing.T, name string) *postgres.DB {
-	t.Helper()
-	return testdb.Connect(t, testdb.Migrated(t, s.server, name))
+	count := fmt.Sprintf(`do $$ begin for i in 1..%d loop perform pg_current_xact_id(); commit; end loop; end $$`, transactions)
+	testdb.Exec(t, testdb.Session(t, testdb.Migrated(t, s, "admin")), count)
+	return s
 }
 
 func tool(t *testing.T, name string, args ...string) {

@@ -1,13 +1,12 @@
 package upkeep_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -34,29 +33,16 @@ func (f fixture) exec(sql string) {
 	testdb.Exec(f.t, f.db.Pool(), sql)
 }
 
-// commit appends events of one charge.
-func (f fixture) commit(s ledger.Stream, events ...domain.Event) ledger.Stream {
-	f.t.Helper()
-	b := &pgx.Batch{}
-	next, err := ledger.Append(b, s, ledger.Cause{Actor: "test"}, events...)
-	testdb.Must(f.t, err)
-	err = f.db.Commit(f.t.Context(), b)
-	for groupcommit.OutcomeOf(err).Retryable() { // beside a repair
-		err = f.db.Commit(f.t.Context(), b)
-	}
-	testdb.Must(f.t, err)
-	return next
-}
-
 // open commits the first two events of a charge.
 func (f fixture) open(id string) ledger.Stream {
 	f.t.Helper()
-	return f.commit(ledger.New(id),
-		domain.ChargeRequested{Terms: domain.Terms{
-			MerchantID: "acme", OrderID: id,
-			Money: domain.Money{Amount: 1000, Currency: "USD"}, PaymentMethod: "pm_card_visa",
-		}, Steps: []string{domain.Payment}},
-		domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + id})
+	return testdb.Appended(f.t, f.db, ledger.New(id), testdb.Cause(""), testdb.Paid("acme", "pi_"+id)[:2]...)
+}
+
+// capture commits two more.
+func (f fixture) capture(s ledger.Stream) ledger.Stream {
+	f.t.Helper()
+	return testdb.Appended(f.t, f.db, s, testdb.Cause(""), testdb.Paid("acme", "pi_"+s.ID)[2:]...)
 }
 
 // follow reads the feed of acme after a cursor until it has so many entries.
@@ -74,16 +60,9 @@ func (f fixture) follow(after string, entries int) (next string) {
 // plan lets the session plan what it is going to do, and writes nothing.
 func (f fixture) plan(id string) {
 	f.t.Helper()
-	b := &pgx.Batch{}
-	_, err := ledger.Append(b, ledger.New(id), ledger.Cause{Actor: "test"},
-		domain.ChargeRequested{Terms: domain.Terms{
-			MerchantID: "acme", OrderID: id,
-			Money: domain.Money{Amount: 1000, Currency: "USD"}, PaymentMethod: "pm_card_visa",
-		}, Steps: []string{domain.Payment}})
-	testdb.Must(f.t, err)
-	tx := testdb.Begin(f.t, f.db.Pool(), `select 1`)
-	testdb.Must(f.t, tx.SendBatch(f.t.Context(), b).Close())
-	testdb.Must(f.t, tx.Rollback(f.t.Context()))
+	b, tx := &pgx.Batch{}, testdb.Begin(f.t, f.db.Pool(), `select 1`)
+	_, err := ledger.Append(b, ledger.New(id), testdb.Cause(""), testdb.Requested("acme"))
+	testdb.Must(f.t, errors.Join(err, tx.SendBatch(f.t.Context(), b).Close(), tx.Rollback(f.t.Context())))
 }
 
 // numbers are the order numbers of all events and followers.
@@ -92,12 +71,6 @@ func (f fixture) numbers() string {
 	return testdb.One[string](f.t, f.db, `
 select concat_ws(' ', (select string_agg(concat_ws(' ', txid, position), ',' order by position) from ledger_events),
                       (select string_agg(concat_ws(' ', txid, position), ',' order by name) from followers))`)
-}
-
-// capture commits two more.
-func (f fixture) capture(s ledger.Stream) ledger.Stream {
-	f.t.Helper()
-	return f.commit(s, domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: "pi_" + s.ID, Amount: 1000, Currency: "USD"}, domain.ChargeSucceeded{})
 }
 
 // restore makes the tables ones that came through a dump.

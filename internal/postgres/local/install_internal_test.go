@@ -79,16 +79,10 @@ func TestStart_withoutPostgreSQL_saysWhatToInstall(t *testing.T) {
 			if err == nil {
 				t.Fatal("a server was started out of nothing")
 			}
-			for _, part := range []string{
-				"no PostgreSQL 15 or newer", "apt-get install postgresql", "brew install postgresql", "PG_BIN", "POSTGRES_BINARIES_URL",
-				test.why, "version 13 in " + old + " is too old",
-			} {
-				if !strings.Contains(err.Error(), part) {
+			for _, part := range []string{"no PostgreSQL 15 or newer", "apt-get install postgresql", "PG_BIN", test.why, "version 13 in " + old + " is too old"} {
+				if !strings.Contains(err.Error(), part) || strings.Contains(err.Error(), "\n") {
 					t.Errorf("the sentence does not say %q: %v", part, err)
 				}
-			}
-			if strings.Contains(err.Error(), "\n") {
-				t.Errorf("the sentence has several lines: %v", err)
 			}
 			mustBeEmpty(t, m.cache)
 		})

@@ -41,7 +41,7 @@ func TestServer_usesItsSettingsRestartsAndIsApartFromOthers(t *testing.T) {
 		"server_encoding":    {"UTF8", "UTF8"},
 	} {
 		for i, s := range []*Server{durable, fast} {
-			if got := ask(t, s, "postgres", "show "+name); got != want[i] {
+			if got := ask(t, s, "show "+name); got != want[i] {
 				t.Errorf("%s is %q, want %q", name, got, want[i])
 			}
 		}
@@ -50,11 +50,11 @@ func TestServer_usesItsSettingsRestartsAndIsApartFromOthers(t *testing.T) {
 	_, err = client.Exec(t.Context(), `create table kept as select 'row' as value`)
 	must(t, err)
 	must(t, durable.Restart(t.Context()))
-	if got := ask(t, durable, "postgres", `select value from kept`); got != "row" || client.Ping(t.Context()) == nil {
+	if got := ask(t, durable, `select value from kept`); got != "row" || client.Ping(t.Context()) == nil {
 		t.Errorf("after a restart the committed row reads %q, or a client stayed connected", got)
 	}
 	closeWithoutATrace(t, durable)
-	if got := ask(t, fast, "postgres", `select current_user`); got != "postgres" {
+	if got := ask(t, fast, `select current_user`); got != "postgres" {
 		t.Errorf("the URL of the other server connects as %q, want postgres", got)
 	}
 	if err := durable.Close(); err != nil {
@@ -143,9 +143,9 @@ func connectTo(t *testing.T, url string) *pgx.Conn {
 	return conn
 }
 
-func ask(t *testing.T, s *Server, database, question string) (answer string) {
+func ask(t *testing.T, s *Server, question string) (answer string) {
 	t.Helper()
-	must(t, connectTo(t, s.URL(database)).QueryRow(t.Context(), question).Scan(&answer))
+	must(t, connectTo(t, s.URL("postgres")).QueryRow(t.Context(), question).Scan(&answer))
 	return answer
 }
 
