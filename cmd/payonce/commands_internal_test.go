@@ -14,6 +14,7 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/arch"
 	"github.com/payonce/payonce/internal/merchants"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/demo"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
@@ -72,13 +73,41 @@ func TestDocs_showCommandsThatExist(t *testing.T) {
 	}
 }
 
+// seedWith seeds acme with a webhook secret.
+func seedWith(t *testing.T, db *postgres.DB, secret string) error {
+	t.Helper()
+	s := seedCmd{Merchant: "acme", APIKey: "sk_test_demo", WebhookURL: "https://shop.example", WebhookSecret: secret}
+	return s.Run(t.Context(), &console{stdout: io.Discard, stderr: io.Discard}, db)
+}
+
+// TestSeed_atOnceNoSecretIsDroppedSilently: of seeds at once that give other secrets one is taken, and
+// the others end with an error.
+func TestSeed_atOnceNoSecretIsDroppedSilently(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	ends := make(chan string, 8) // the secret that was taken, or none
+	for range cap(ends) {
+		go func() {
+			secret := merchants.NewWebhookSecret()
+			if err := seedWith(t, db, secret); err != nil && strings.Contains(err.Error(), "payonce webhooks rotate replaces it") {
+				secret = ""
+			}
+			ends <- secret
+		}()
+	}
+	taken := ""
+	for range cap(ends) {
+		taken += <-ends
+	}
+	testrun.Same(t, "the secrets", []string{taken}, testdb.All[string](t, db, `select secret from webhook_secrets`))
+}
+
 // TestRotate_printsASecretThatMayBeStored: the old secrets have ended, so the merchant needs the one that signs.
 func TestRotate_printsASecretThatMayBeStored(t *testing.T) {
 	t.Parallel()
 	url := testdb.URL(t)
 	direct, proxy := testdb.Connect(t, url), failpoint.StartCutter(t, url)
-	seed := seedCmd{Merchant: "acme", APIKey: "sk_test_demo", WebhookURL: "https://shop.example", WebhookSecret: merchants.NewWebhookSecret()}
-	testdb.Must(t, seed.Run(t.Context(), &console{stdout: io.Discard, stderr: io.Discard}, direct))
+	testdb.Must(t, seedWith(t, direct, merchants.NewWebhookSecret()))
 	db := testdb.Connect(t, proxy.URL())
 	var printed, said strings.Builder
 	proxy.Arm(failpoint.After, 2)

@@ -96,7 +96,7 @@ func (s *seedCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	}
 	if key == "" {
 		c.show(map[string]string{"merchant": s.Merchant}, func(io.Writer) {})
-		return nil
+		return s.checkSecret(ctx, db)
 	}
 	made := createdKey{Whole: key}
 	if made.Key, err = checkStored(ctx, db, s.Merchant, key, merchants.Scopes()); err != nil {
@@ -106,10 +106,11 @@ func (s *seedCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 		made.Whole = "" // the operator has it
 	}
 	showKey(c, made)
-	return nil
+	return s.checkSecret(ctx, db)
 }
 
-// checkSecret refuses a webhook secret beside another one.
+// checkSecret refuses a webhook secret beside another one: before the commit, and after it for one that
+// another command stored meanwhile.
 func (s *seedCmd) checkSecret(ctx context.Context, db *postgres.DB) error {
 	secrets, err := merchants.ListSecrets(ctx, db, s.Merchant)
 	if err == nil && s.WebhookSecret != "" && len(secrets) > 0 && !secrets[0].Is(s.WebhookSecret) {

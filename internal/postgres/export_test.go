@@ -7,3 +7,10 @@ var ErrNotReplicated = errNotReplicated
 
 // PoolConfig is the configuration that Open makes of an address.
 func PoolConfig(url string) (*pgxpool.Config, error) { return poolConfig(url, Options{}, &servers{}) }
+
+// ForgetServer makes the next session the first one of a newer server.
+func (db *DB) ForgetServer() {
+	db.servers.mu.Lock()
+	defer db.servers.mu.Unlock()
+	db.servers.system = ""
+}
