@@ -3,11 +3,9 @@ package sandbox_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -41,9 +39,7 @@ func start(t *testing.T, o sandbox.Options) *fixture {
 	server := httptest.NewServer(it)
 	t.Cleanup(func() {
 		server.Close()
-		if err := it.Close(); !errors.Is(err, os.ErrClosed) { // by a test
-			testrun.Must(t, err)
-		}
+		testrun.Must(t, it.Close())
 	})
 	f.url, f.it, f.stop = server.URL, it, stop
 	return f
