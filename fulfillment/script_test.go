@@ -309,9 +309,7 @@ func refundedBy() domain.RefundSucceeded {
 
 // rivals are what another writer appends while a call is in flight.
 var rivals = map[string][]domain.Event{
-	"cancel":       {domain.ChargeCancelRequested{}},
 	"attempt":      {domain.PaymentAttemptFailed{Stage: domain.StageConfirm, StatusCode: 500}},
-	"capture":      {captured(), domain.ChargeSucceeded{}},
 	"start":        {domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_1"}},
 	"start_pi_2":   {domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_2"}},
 	"refund_tried": {domain.RefundAttemptFailed{RefundID: "re_1", StatusCode: 500}},
@@ -360,7 +358,7 @@ func newScripted(t *testing.T, after string) *scripted {
 }
 
 // play delivers a message a number of times, and returns what each delivery records. Before its calls a delivery
-// may have a time that passes, such as +1h, or what another writer does, such as ^cancel.
+// may have a time that passes, such as +1h, or what another writer does, such as ^another.
 func (m *scripted) play(messageType, calls string, deliveries int) string {
 	m.t.Helper()
 	var all []string
