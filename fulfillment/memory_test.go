@@ -40,7 +40,6 @@ type memory struct {
 	doubtful bool              // the next commit is durable, and is cut
 	refusing string            // the constraint that refuses the next commit
 	endpoint merchants.Endpoint
-	log      *testrun.Log
 	on       *fulfillment.Fulfillment
 }
 
@@ -49,8 +48,8 @@ type sentMessage struct{ to, key, metadata string }
 
 func newMemory(t *testing.T, services fulfillment.Services, history ...domain.Event) *memory {
 	t.Helper()
-	m := &memory{t: t, stream: ledger.New("ch_1"), now: nine, stock: map[string]int64{"mug": 5, "tshirt": 10}, log: &testrun.Log{}}
-	m.on = fulfillment.NewOn(m, services, slog.New(slog.NewTextHandler(m.log, nil)))
+	m := &memory{t: t, stream: ledger.New("ch_1"), now: nine, stock: map[string]int64{"mug": 5, "tshirt": 10}}
+	m.on = fulfillment.NewOn(m, services, slog.New(slog.DiscardHandler))
 	if len(history) > 0 { // else it is to be opened
 		m.append(history...)
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/payonce/payonce/domain"
@@ -50,30 +49,21 @@ func TestOnStep(t *testing.T) {
 	testrun.Same(t, "the steps, whether they worked and failed", want, reported)
 }
 
-// TestProviderEvent_ofAnotherCharge: an event of a charge that is not ours is done with one line in the log.
-func TestProviderEvent_ofAnotherCharge(t *testing.T) {
-	t.Parallel()
-	m := newScripted(t, "started")
-	d := &inbox.Delivery{Message: inbox.Message{ID: "evt_1", Type: "stripe.refund.failed", OrderingKey: "ch_2"}}
-	err := handlerOf(m.on, fulfillment.ChargeReceiver)(t.Context(), d)
-	if log := m.log.String(); err != nil || strings.Count(log, "\n") != 1 || !strings.Contains(log, "charge_id=ch_2") || !strings.Contains(log, "message_id=evt_1") {
-		t.Errorf("the handler returned %v, and the log is:\n%s", err, log)
-	}
-}
-
 // TestWakeUp is about messages of which the handler believes the charge and the version alone.
 func TestWakeUp(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct{ payload, key, end string }{
-		"a message that says nothing but the charge is a wake-up too": {`{}`, "ch_1", "done"},
-		"a message about a charge that is not there waits":            {`{"id":"e","type":"t","charge_id":"ch_2","version":1}`, "ch_1", "waits"},
-		"a message about an event that cannot be read yet waits":      {`{"id":"e","type":"t","charge_id":"ch_1","version":9}`, "ch_1", "waits"},
-		"a request of no charge is an error":                          {`{}`, "ch_2", "load stream ch_2: no such charge"},
+	const request, event = "charge.requested.v1", "stripe.refund.failed"
+	for name, test := range map[string]struct{ message, payload, key, end string }{
+		"a message that says nothing but the charge is a wake-up too": {request, `{}`, "ch_1", "done"},
+		"a message about a charge that is not there waits":            {request, `{"id":"e","type":"t","charge_id":"ch_2","version":1}`, "ch_1", "waits"},
+		"a message about an event that cannot be read yet waits":      {request, `{"id":"e","type":"t","charge_id":"ch_1","version":9}`, "ch_1", "waits"},
+		"a request of no charge is an error":                          {request, `{}`, "ch_2", "load stream ch_2: no such charge"},
+		"an event of a charge that is not ours is done":               {event, `{}`, "ch_2", "done"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := newScripted(t, "captured")
-			d := &inbox.Delivery{Message: inbox.Message{ID: "m", Type: "charge.requested.v1", OrderingKey: test.key, Payload: []byte(test.payload)}}
+			d := &inbox.Delivery{Message: inbox.Message{ID: "m", Type: test.message, OrderingKey: test.key, Payload: []byte(test.payload)}}
 			if end := endOf(handlerOf(m.on, fulfillment.ChargeReceiver)(t.Context(), d)); end != test.end {
 				t.Errorf("the delivery ends as %s, want %s", end, test.end)
 			}
