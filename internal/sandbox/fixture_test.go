@@ -23,8 +23,7 @@ type fixture struct {
 	t      *testing.T
 	url    string
 	client *http.Client
-	it     *sandbox.Sandbox
-	stop   context.CancelFunc // of it
+	stop   context.CancelFunc // of the sandbox
 	ahead  atomic.Int64       // of its clock, in nanoseconds
 }
 
@@ -41,7 +40,7 @@ func start(t *testing.T, o sandbox.Options) *fixture {
 		server.Close()
 		testrun.Must(t, it.Close())
 	})
-	f.url, f.it, f.stop = server.URL, it, stop
+	f.url, f.stop = server.URL, stop
 	return f
 }
 
