@@ -80,28 +80,6 @@ func TestAppend_refusesATypeInNoList(t *testing.T) {
 	}
 }
 
-// TestFold_continuations of one charge have nothing in common.
-func TestFold_continuations(t *testing.T) {
-	t.Parallel()
-	c := in("succeeded")
-	ids := []string{"re_1", "re_2", "re_3", "re_4", "re_5", "re_6"}
-	for i, id := range ids {
-		left, right := domain.Fold(c, back("left", 1)), domain.Fold(c, back("right", 2))
-		if left.Refunds[i].ID != "left" || right.Refunds[i].ID != "right" {
-			t.Errorf("after %d refunds the next are %s and %s", i, left.Refunds[i].ID, right.Refunds[i].ID)
-		}
-		c = domain.Fold(c, back(id, 10))
-	}
-	for i, id := range ids {
-		soon := domain.Fold(c, gone(id, "rp_"+id, 10))
-		late := domain.Fold(c, domain.RefundAttemptFailed{RefundID: id}, gone(id, "rp_"+id, 10))
-		if got := []int{soon.Unnotified[i+1], late.Unnotified[i+1]}; got[0] != c.Version+1 || got[1] != c.Version+2 {
-			t.Errorf("after %d outcomes the webhooks about versions %d and %d are due", i+1, got[0], got[1])
-		}
-		c = soon
-	}
-}
-
 // TestView compares what merchants see of charges, a refund and a dispute with testdata/views.txt.
 func TestView(t *testing.T) {
 	t.Parallel()

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
@@ -78,43 +76,6 @@ func TestDecides(t *testing.T) {
 	}
 }
 
-// TestFailure_says is the whole reason, as the merchant sees it.
-func TestFailure_says(t *testing.T) {
-	t.Parallel()
-	for calls, want := range map[string]domain.Failure{
-		"create/0:rejected":         {Code: domain.ProviderRefused, Message: "for people"},
-		"create/0:declined":         {Code: domain.CardDeclined, Message: "no money", DeclineCode: "insufficient_funds"},
-		"create/0:other_parameters": {Code: domain.ProviderRefused, Message: "this key was used for another payment"},
-		"create/0:requires_action cancel:canceled": {
-			Code: domain.AuthenticationRequired, Message: "the payment needs the customer's authentication",
-		},
-		"create/0:requires_payment_method@attempted cancel:canceled": {
-			Code: domain.ProviderRefused, Message: "the provider ended the payment without a reason",
-		},
-		"create/0:requires_payment_method@authentication cancel:canceled": {
-			Code: domain.AuthenticationRequired, Message: "the card was declined", DeclineCode: "authentication_required",
-		},
-	} {
-		m := newScripted(t, "reserved")
-		m.play("", calls, 1)
-		testrun.Same(t, calls, &want, m.stream.Charge.Failure)
-	}
-}
-
-// TestAction_webhook names where the customer acts.
-func TestAction_webhook(t *testing.T) {
-	t.Parallel()
-	m := newScripted(t, "interactive started")
-	got := m.play("", "retrieve:requires_action@page", 1)
-	want := domain.PaymentActionRequired{URL: "https://bank.example/3ds", ExpiresAt: nine.Add(time.Hour)}
-	if diff := cmp.Diff(domain.Event(want), m.stream.Head().Event); diff != "" || got != "payment.action_required polls" {
-		t.Errorf("it records %s (-want +got):\n%s", got, diff)
-	}
-	if !slices.ContainsFunc(m.sent, func(s sentMessage) bool { return s.to == "notification payment.action_required.v1" }) {
-		t.Errorf("it sends %v", m.sent)
-	}
-}
-
 // TestAttempt_retry_after_is_honoured: by every call, and not at the same moment by all charges.
 func TestAttempt_retry_after_is_honoured(t *testing.T) {
 	t.Parallel()
@@ -164,7 +125,7 @@ func TestObservedRefund_wakesItsMessage(t *testing.T) {
 	}
 }
 
-// TestRecorded_inFull is what events say beside their names.
+// TestRecorded_inFull is what events say beside their names. The reason of a failure is what the merchant sees.
 func TestRecorded_inFull(t *testing.T) {
 	t.Parallel()
 	records := func(message, after, calls string, want domain.Event) {
@@ -172,6 +133,20 @@ func TestRecorded_inFull(t *testing.T) {
 		m.play(message, calls, 1)
 		testrun.Same(t, calls, want, m.stream.Head().Event)
 	}
+	fails := func(calls string, why domain.Failure) {
+		records("", "reserved", calls, domain.ChargeFailed{Failure: why})
+	}
+	fails("create/0:rejected", domain.Failure{Code: domain.ProviderRefused, Message: "for people"})
+	fails("create/0:declined", domain.Failure{Code: domain.CardDeclined, Message: "no money", DeclineCode: "insufficient_funds"})
+	fails("create/0:other_parameters", domain.Failure{Code: domain.ProviderRefused, Message: "this key was used for another payment"})
+	fails("create/0:requires_action cancel:canceled",
+		domain.Failure{Code: domain.AuthenticationRequired, Message: "the payment needs the customer's authentication"})
+	fails("create/0:requires_payment_method@attempted cancel:canceled",
+		domain.Failure{Code: domain.ProviderRefused, Message: "the provider ended the payment without a reason"})
+	fails("create/0:requires_payment_method@authentication cancel:canceled",
+		domain.Failure{Code: domain.AuthenticationRequired, Message: "the card was declined", DeclineCode: "authentication_required"})
+	records("", "interactive started", "retrieve:requires_action@page",
+		domain.PaymentActionRequired{URL: "https://bank.example/3ds", ExpiresAt: nine.Add(time.Hour)})
 	records("", "reserved", "create/0:500", domain.PaymentAttemptFailed{Stage: domain.StageCreate, StatusCode: 500, RequestID: "req_provider"})
 	records("", "started", "retrieve:requires_confirmation confirm/3:500",
 		domain.PaymentAttemptFailed{Stage: domain.StageConfirm, StatusCode: 500, RequestID: "req_provider"})

@@ -36,23 +36,20 @@ type memory struct {
 	sent     []sentMessage
 	metadata map[string]string // of the messages that are delivered
 	lost     bool              // another holder has taken the message over
-	losing   string            // a type of event that another writer always is faster than
-	doubtful string            // a type of event whose commit is durable, and is cut
-	soldOut  string            // the constraint that refuses the next commit: what was read as available is gone, but for oneFirst
+	losing   bool              // other writers are first at every commit
+	doubtful bool              // the next commit is durable, and is cut
+	refusing string            // the constraint that refuses the next commit
 	endpoint merchants.Endpoint
-	log      *testrun.Log
 	on       *fulfillment.Fulfillment
 }
 
 // sentMessage is a message by its receiver and type, its ordering key and its metadata.
 type sentMessage struct{ to, key, metadata string }
 
-const oneFirst = "inbox_one_first_per_key"
-
 func newMemory(t *testing.T, services fulfillment.Services, history ...domain.Event) *memory {
 	t.Helper()
-	m := &memory{t: t, stream: ledger.New("ch_1"), now: nine, stock: map[string]int64{"mug": 5, "tshirt": 10}, log: &testrun.Log{}}
-	m.on = fulfillment.NewOn(m, services, slog.New(slog.NewTextHandler(m.log, nil)))
+	m := &memory{t: t, stream: ledger.New("ch_1"), now: nine, stock: map[string]int64{"mug": 5, "tshirt": 10}}
+	m.on = fulfillment.NewOn(m, services, slog.New(slog.DiscardHandler))
 	if len(history) > 0 { // else it is to be opened
 		m.append(history...)
 	}
@@ -108,15 +105,16 @@ func (m *memory) Available(sku string) (int64, bool) {
 	return left, known
 }
 
-// Commit stores the events and messages of a batch, or none.
+// Commit stores the events and messages of a batch, or none. Each webhook event must have its message.
 func (m *memory) Commit(_ context.Context, b *pgx.Batch) error {
-	if gone := m.soldOut; gone != "" {
-		if m.soldOut = ""; gone != oneFirst {
+	if constraint := m.refusing; constraint != "" {
+		if m.refusing = ""; constraint != "inbox_one_first_per_key" { // what was read as available is gone
 			delete(m.stock, "tshirt")
 		}
-		return refusal(gone)
+		return refusal(constraint)
 	}
-	before, sent, doubt := m.stream, m.sent, error(nil)
+	before, sent := m.stream, m.sent
+	var outcomes, announced []any
 	for _, q := range b.QueuedQueries {
 		switch a := q.Arguments; {
 		case strings.Contains(q.SQL, "insert into ledger_events\n"):
@@ -124,22 +122,31 @@ func (m *memory) Commit(_ context.Context, b *pgx.Batch) error {
 			name, _ := a[3].(string)
 			data, _ := a[7].([]byte)
 			event, err := domain.Decode(name, data)
-			if err != nil || a[2] != m.stream.Charge.Version+1 || name == m.losing {
+			if err != nil || a[2] != m.stream.Charge.Version+1 || m.losing {
 				m.stream = before
 				return errors.Join(err, refusal("ledger_events_version_once"))
 			}
-			if m.store(id, event); name == m.doubtful {
-				m.doubtful, doubt = "", groupcommit.ErrUnknown
+			if m.store(id, event); a[5] == true {
+				outcomes = append(outcomes, name)
 			}
 		case strings.Contains(q.SQL, "with incoming as"):
 			sent = append(sent, sentMessage{fmt.Sprint(a[0], " ", a[4]), fmt.Sprint(a[2]), fmt.Sprint(a[6])})
+			if a[0] == fulfillment.NotificationReceiver {
+				announced = append(announced, a[4])
+			}
 		case strings.Contains(q.SQL, "done_fence") && m.lost:
 			m.stream, m.lost = before, false
 			return refusal("inbox_done_by_holder")
 		}
 	}
-	m.sent = sent
-	return doubt
+	if !slices.Equal(announced, outcomes) {
+		return fmt.Errorf("the messages are about %v, the webhook events are %v", announced, outcomes)
+	}
+	if m.sent = sent; m.doubtful {
+		m.doubtful = false
+		return groupcommit.ErrUnknown
+	}
+	return nil
 }
 
 func refusal(constraint string) error {

@@ -143,7 +143,7 @@ func TestNotify_again(t *testing.T) {
 		},
 		"after the message was taken over nothing is recorded": {func(n *notified) { n.lost = true }, nil, "lost | merchant.notified", 2},
 		"if others are first at every try it waits": {
-			func(n *notified) { n.losing = "merchant.notified.v1" }, nil, "waits", 1,
+			func(n *notified) { n.losing = true }, nil, "waits", 1,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -166,53 +166,42 @@ func TestNotify_again(t *testing.T) {
 
 func TestNotify_refusals(t *testing.T) {
 	t.Parallel()
-	silent := bare()
-	silent.Notify = false
+	const outcome = "charge.succeeded.v1"
 	for name, test := range map[string]struct {
-		begin func(*notified)
-		about ledger.Envelope
-		end   string
-		sent  int
+		answer  error // of the shop
+		message string
+		version int
+		end     string
+		sent    int
+		begin   func(*notified)
 	}{
-		"a shop that refuses is tried again": {func(n *notified) { n.shop.refuses(errShop) }, ledger.Envelope{Version: 4}, "waits", 1},
+		"a shop that refuses is tried again": {errShop, outcome, 4, "waits", 1, nil},
 		"a shop that asks for time gets it": {
-			func(n *notified) {
-				n.shop.refuses(&webhook.DeliveryError{StatusCode: http.StatusServiceUnavailable, RetryAfter: 24 * time.Hour})
-			}, ledger.Envelope{Version: 4}, "waits a day", 1,
+			&webhook.DeliveryError{StatusCode: http.StatusServiceUnavailable, RetryAfter: 24 * time.Hour}, outcome, 4, "waits a day", 1, nil,
 		},
-		"a webhook without an endpoint becomes a dead letter": {func(n *notified) { n.endpoint.URL = "" }, ledger.Envelope{Version: 4}, "dead", 0},
-		"a merchant that wanted no webhook gets none": {
-			func(n *notified) {
-				n.stream = newMemory(t, fulfillment.Services{}, silent, histories["captured"][1], captured(), domain.ChargeSucceeded{}).stream
-			},
-			ledger.Envelope{Version: 4},
-			"done", 0,
-		},
-		"a message whose event cannot be read yet waits":      {func(*notified) {}, ledger.Envelope{Version: 9}, "waits", 0},
-		"a message that names no event becomes a dead letter": {func(*notified) {}, ledger.Envelope{}, "dead", 0},
-		"a message that names no webhook event becomes a dead letter": {
-			func(*notified) {}, ledger.Envelope{Version: 3}, "dead", 0,
-		},
+		"a webhook to a forbidden target becomes a dead letter":       {&webhook.TargetError{}, outcome, 4, "dead", 1, nil},
+		"a message that names no event becomes a dead letter":         {nil, outcome, 0, "dead", 0, nil},
+		"a message that names no webhook event becomes a dead letter": {nil, outcome, 3, "dead", 0, nil},
 		"a message of a type that is no webhook event's waits for a newer worker": {
-			func(*notified) {}, ledger.Envelope{Type: "payment.captured.v1", Version: 3}, "waits", 0,
+			nil, "payment.captured.v1", 3, "waits", 0, nil,
 		},
-		"a webhook to a forbidden target becomes a dead letter": {
-			func(n *notified) { n.shop.refuses(&webhook.TargetError{}) }, ledger.Envelope{Version: 4}, "dead", 1,
-		},
+		"a webhook without an endpoint becomes a dead letter": {nil, outcome, 4, "dead", 0, func(n *notified) { n.endpoint.URL = "" }},
+		"a merchant that wanted no webhook gets none": {nil, outcome, 4, "done", 0, func(n *notified) {
+			silent := bare()
+			silent.Notify = false
+			n.stream = ledger.New("ch_1")
+			n.append(silent, histories["captured"][1], captured(), domain.ChargeSucceeded{})
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNotified(t, histories["captured"]...)
-			test.begin(n)
-			messageType := "charge.succeeded.v1"
-			if test.about.Type != "" {
-				messageType = test.about.Type
-			}
-			if test.about.Version > 0 {
-				test.about.ID, test.about.ChargeID = "e", "ch_1"
+			n.shop.refuses(test.answer)
+			if test.begin != nil {
+				test.begin(n)
 			}
 			from := len(n.stream.Events)
-			err := n.receive(fulfillment.NotificationReceiver, messageType, test.about)
+			err := n.receive(fulfillment.NotificationReceiver, test.message, ledger.Envelope{ID: "e", ChargeID: "ch_1", Version: test.version})
 			end := endOf(err)
 			if wait, ok := errors.AsType[*inbox.WaitError](err); ok && wait.AtLeast >= 23*time.Hour {
 				end += " a day"

@@ -82,7 +82,7 @@ const maxIdle = 10
 //
 // If we die here: between a lost race and the next commit nothing is recorded. The next
 // worker asks the provider, which remembers.
-// Test: TestLostRace_atEveryTry.
+// Test: TestDecides/LostRace/others_are_first_at_every_try_to_capture.
 func (r *deliveryRun) do(ctx context.Context, t task) error {
 	events, err := t.run(ctx, r.stream)
 	if len(events) > 0 {

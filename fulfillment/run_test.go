@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/payonce/payonce/domain"
@@ -50,60 +49,21 @@ func TestOnStep(t *testing.T) {
 	testrun.Same(t, "the steps, whether they worked and failed", want, reported)
 }
 
-// A stream that Append refuses, such as one without its last events, must not look processed.
-func TestCharge_withoutOutcomeIsNotDone(t *testing.T) {
-	t.Parallel()
-	m := newMemory(t, fulfillment.Services{}, order(), domain.InventoryRejected{Code: domain.OutOfStock})
-	if err := m.deliver(""); err == nil || endOf(err) != "payment: charge ch_1 has no outcome after its last step" {
-		t.Errorf("the handler returned %v", err)
-	}
-}
-
-// TestReserve_isRefusedByTheConstraints: what was read as available was sold a moment later.
-func TestReserve_isRefusedByTheConstraints(t *testing.T) {
-	t.Parallel()
-	for _, constraint := range []string{"stock_available_not_negative", "reservations_known_sku"} {
-		m := newScripted(t, "accepted")
-		m.soldOut = constraint
-		if got := m.play("", "", 1); got != "inventory.rejected charge.failed(unknown_sku)" {
-			t.Errorf("%s: it records %s", constraint, got)
-		}
-	}
-}
-
-// Where a message of its key was stored at the same moment, the step runs again within the delivery.
-func TestStep_besideAMessageOfItsKey(t *testing.T) {
-	t.Parallel()
-	m := newScripted(t, "accepted")
-	delete(m.stock, "tshirt")
-	m.soldOut = oneFirst
-	testrun.Same(t, "events", "inventory.rejected charge.failed(unknown_sku)", m.play("", "", 1))
-}
-
-// TestProviderEvent_ofAnotherCharge: an event of a charge that is not ours is done with one line in the log.
-func TestProviderEvent_ofAnotherCharge(t *testing.T) {
-	t.Parallel()
-	m := newScripted(t, "started")
-	d := &inbox.Delivery{Message: inbox.Message{ID: "evt_1", Type: "stripe.refund.failed", OrderingKey: "ch_2"}}
-	err := handlerOf(m.on, fulfillment.ChargeReceiver)(t.Context(), d)
-	if log := m.log.String(); err != nil || strings.Count(log, "\n") != 1 || !strings.Contains(log, "charge_id=ch_2") || !strings.Contains(log, "message_id=evt_1") {
-		t.Errorf("the handler returned %v, and the log is:\n%s", err, log)
-	}
-}
-
 // TestWakeUp is about messages of which the handler believes the charge and the version alone.
 func TestWakeUp(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct{ payload, key, end string }{
-		"a message that says nothing but the charge is a wake-up too": {`{}`, "ch_1", "done"},
-		"a message about a charge that is not there waits":            {`{"id":"e","type":"t","charge_id":"ch_2","version":1}`, "ch_1", "waits"},
-		"a message about an event that cannot be read yet waits":      {`{"id":"e","type":"t","charge_id":"ch_1","version":9}`, "ch_1", "waits"},
-		"a request of no charge is an error":                          {`{}`, "ch_2", "load stream ch_2: no such charge"},
+	const request, event = "charge.requested.v1", "stripe.refund.failed"
+	for name, test := range map[string]struct{ message, payload, key, end string }{
+		"a message that says nothing but the charge is a wake-up too": {request, `{}`, "ch_1", "done"},
+		"a message about a charge that is not there waits":            {request, `{"id":"e","type":"t","charge_id":"ch_2","version":1}`, "ch_1", "waits"},
+		"a message about an event that cannot be read yet waits":      {request, `{"id":"e","type":"t","charge_id":"ch_1","version":9}`, "ch_1", "waits"},
+		"a request of no charge is an error":                          {request, `{}`, "ch_2", "load stream ch_2: no such charge"},
+		"an event of a charge that is not ours is done":               {event, `{}`, "ch_2", "done"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := newScripted(t, "captured")
-			d := &inbox.Delivery{Message: inbox.Message{ID: "m", Type: "charge.requested.v1", OrderingKey: test.key, Payload: []byte(test.payload)}}
+			d := &inbox.Delivery{Message: inbox.Message{ID: "m", Type: test.message, OrderingKey: test.key, Payload: []byte(test.payload)}}
 			if end := endOf(handlerOf(m.on, fulfillment.ChargeReceiver)(t.Context(), d)); end != test.end {
 				t.Errorf("the delivery ends as %s, want %s", end, test.end)
 			}
@@ -111,62 +71,19 @@ func TestWakeUp(t *testing.T) {
 	}
 }
 
-// TestUnknownOutcome: a commit that was cut may be durable or not, and a standby may have it or not. The delivery
-// ends, and the next one reads what was committed before its claim.
-func TestUnknownOutcome(t *testing.T) {
-	t.Parallel()
-	for event, r := range map[string]row{
-		"payment.started.v1":  {after: "reserved", calls: "create/0:requires_confirmation | retrieve:succeeded", want: "payment.started doubt | captured"},
-		"payment.captured.v1": {after: "started", calls: "retrieve:succeeded", want: "captured doubt | "},
-	} {
-		m := newScripted(t, r.after)
-		m.doubtful = event
-		if got := m.play("", r.calls, 2); got != r.want {
-			t.Errorf("%s: it records %s, want %s", event, got, r.want)
-		}
-	}
-}
-
-// TestLostRace_atEveryTry is about a stream that grows faster than the run decides: the message waits, counts
-// no attempt, and nothing was sent twice.
-func TestLostRace_atEveryTry(t *testing.T) {
-	t.Parallel()
-	for event, r := range map[string]row{
-		"refund.succeeded.v1": {after: "refunding", calls: "refunds: refund/0:succeeded" + strings.Repeat(" refunds:succeeded", 10) + " | refunds:succeeded", want: "waits | refund.succeeded"},
-		"payment.captured.v1": {after: "started", calls: "retrieve:succeeded | retrieve:succeeded", want: "waits | captured"},
-	} {
-		m := newScripted(t, r.after)
-		m.losing = event
-		first, second, _ := strings.Cut(r.calls, "|")
-		got := m.play("", first, 1)
-		m.losing = ""
-		if got += " | " + m.play("", second, 1); got != r.want {
-			t.Errorf("%s: it records %s, want %s", event, got, r.want)
-		}
-	}
-}
-
 // TestOutcome_continuesTheTrace: of the metadata of the message before it, the message about an outcome has
 // the trace and the correlation, and nothing else.
 func TestOutcome_continuesTheTrace(t *testing.T) {
 	t.Parallel()
-	for name, received := range map[string]map[string]string{
-		"metadata":                 {"correlation_id": "req_1", "traceparent": "t1", "tracestate": "private", "baggage": "private"},
-		"metadata without a trace": {"correlation_id": "req_1"},
-	} {
-		m := newScripted(t, "started")
-		m.metadata = received
-		m.play("", "retrieve:succeeded", 1)
-		var got map[string]string
-		if len(m.sent) != 1 || json.Unmarshal([]byte(m.sent[0].metadata), &got) != nil {
-			t.Fatalf("it sends %v", m.sent)
-		}
-		want := map[string]string{"correlation_id": "req_1", "causation_id": m.stream.At(1).ID.String()}
-		if trace, traced := received["traceparent"]; traced {
-			want["traceparent"] = trace
-		}
-		testrun.Same(t, name, want, got)
+	m := newScripted(t, "started")
+	m.metadata = map[string]string{"correlation_id": "req_1", "traceparent": "t1", "tracestate": "private", "baggage": "private"}
+	m.play("", "retrieve:succeeded", 1)
+	want := map[string]string{"correlation_id": "req_1", "traceparent": "t1", "causation_id": m.stream.At(1).ID.String()}
+	var got map[string]string
+	if len(m.sent) != 1 || json.Unmarshal([]byte(m.sent[0].metadata), &got) != nil {
+		t.Fatalf("it sends %v", m.sent)
 	}
+	testrun.Same(t, "metadata", want, got)
 }
 
 // TestForgedRequest is about requests that no api would have accepted, and that its database refuses. They are

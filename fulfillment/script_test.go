@@ -25,7 +25,7 @@ import (
 //
 // the operation and its Idempotency-Key, which is a version of the stream at a confirmation and a count of failures
 // at a creation or a refund; the answer, a state with changes or one of the errors; and what another
-// writer does while the call is in flight.
+// writer does while the call is in flight, or a constraint that refuses the next commit.
 type script struct {
 	t      *testing.T
 	stream func() ledger.Stream
@@ -278,6 +278,7 @@ var histories = func() map[string][]domain.Event {
 		first.Items = items
 		h[name] = []domain.Event{first}
 	}
+	then("rejected without outcome", "accepted", domain.InventoryRejected{Code: domain.OutOfStock})
 	then("canceling accepted", "accepted", domain.ChargeCancelRequested{})
 	then("canceling reserved", "reserved", domain.ChargeCancelRequested{})
 	then("canceling", "started", domain.ChargeCancelRequested{})
@@ -308,9 +309,7 @@ func refundedBy() domain.RefundSucceeded {
 
 // rivals are what another writer appends while a call is in flight.
 var rivals = map[string][]domain.Event{
-	"cancel":       {domain.ChargeCancelRequested{}},
 	"attempt":      {domain.PaymentAttemptFailed{Stage: domain.StageConfirm, StatusCode: 500}},
-	"capture":      {captured(), domain.ChargeSucceeded{}},
 	"start":        {domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_1"}},
 	"start_pi_2":   {domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_2"}},
 	"refund_tried": {domain.RefundAttemptFailed{RefundID: "re_1", StatusCode: 500}},
@@ -343,27 +342,41 @@ func newScripted(t *testing.T, after string) *scripted {
 			m.stream = m.stream.Until(1)
 		case "lost_history":
 			m.stream = ledger.New("ch_1")
+		case "others_first": // at every commit of the delivery
+			m.losing = true
+		case "in_doubt":
+			m.doubtful = true
 		default:
+			if rivals[name] == nil {
+				m.refusing = name
+				return
+			}
 			m.append(rivals[name]...)
 		}
 	}
 	return &scripted{m, p}
 }
 
-// play delivers a message a number of times, and returns what each delivery records.
+// play delivers a message a number of times, and returns what each delivery records. Before its calls a delivery
+// may have a time that passes, such as +1h, or what another writer does, such as ^another.
 func (m *scripted) play(messageType, calls string, deliveries int) string {
 	m.t.Helper()
 	var all []string
 	scripts := append(strings.Split(calls, "|"), make([]string, deliveries)...)
 	for _, calls := range scripts[:deliveries] {
-		if passed, rest, moves := strings.Cut(strings.TrimSpace(calls), " "); moves && passed[0] == '+' {
-			pause, err := time.ParseDuration(passed[1:])
+		switch word, rest, _ := strings.Cut(strings.TrimSpace(calls), " "); {
+		case strings.HasPrefix(word, "+"):
+			pause, err := time.ParseDuration(word[1:])
 			testrun.Must(m.t, err)
 			m.now, calls = m.now.Add(pause), rest
+		case strings.HasPrefix(word, "^"):
+			m.script.rival(word[1:])
+			calls = rest
 		}
 		m.script.expect(calls)
 		from := len(m.stream.Events)
 		err := m.deliver(messageType)
+		m.losing = false
 		m.script.checkAllCalled()
 		all = append(all, m.said(from, err))
 	}

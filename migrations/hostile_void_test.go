@@ -33,12 +33,7 @@ select gen_random_uuid(), $1, count(*) + 1, $2, 1, 'acme', $3, '{}', now()
 
 // captured are the events of a charge of 1000 that succeeded.
 func captured(charge string, more ...domain.Event) []domain.Event {
-	return append([]domain.Event{
-		domain.ChargeRequested{Terms: domain.Terms{MerchantID: "acme", OrderID: "1", Money: domain.Money{Amount: 1000, Currency: "USD"}}, Steps: domain.Steps()},
-		domain.PaymentStarted{Provider: "stripe", PaymentIntent: "pi_" + charge},
-		domain.PaymentCaptured{Provider: "stripe", PaymentIntent: "pi_" + charge, Amount: 1000, Currency: "USD"},
-		domain.ChargeSucceeded{},
-	}, more...)
+	return append(testdb.Paid("acme", "pi_"+charge), more...)
 }
 
 // asked inserts requests for refunds of these amounts, which begin at a version, in one statement

@@ -2,17 +2,13 @@ package migrations_test
 
 import (
 	"errors"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"testing/fstest"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/stdlib"
-	"github.com/pressly/goose/v3"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/groupcommit"
@@ -98,49 +94,17 @@ func wantPending(t *testing.T, conn *pgx.Conn, want bool) {
 	}
 }
 
-// TestSchema_isAppliedInTheSchemaOfTheSearchPath applies the packages' files as another
-// application does, in a schema of its own.
+// TestSchema_isAppliedInTheSchemaOfTheSearchPath applies the packages' schemas as docs/how-to/use-the-packages.md
+// says, in a schema of another application. TestUp_appliesEachMigrationOnce applies them by goose.
 func TestSchema_isAppliedInTheSchemaOfTheSearchPath(t *testing.T) {
 	t.Parallel()
-	schemas := map[string]string{"idempotency": idempotency.Schema(), "inbox": inbox.Schema(), "outbox": outbox.Schema()}
-	for name, apply := range map[string]func(t *testing.T, url, name string){
-		"by goose": func(t *testing.T, url, name string) {
-			t.Helper()
-			db := stdlib.OpenDB(*testdb.Session(t, url).Config())
-			t.Cleanup(func() { _ = db.Close() })
-			files := fstest.MapFS{"00001_" + name + ".sql": {Data: []byte(schemas[name])}}
-			provider, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithTableName("shop_versions_"+name))
-			testdb.Must(t, err)
-			_, err = provider.Up(t.Context())
-			testdb.Must(t, err)
-		},
-		"by psql": func(t *testing.T, url, name string) {
-			t.Helper()
-			if _, err := exec.LookPath("psql"); err != nil {
-				t.Skip("not run: there is no psql")
-			}
-			url = strings.Replace(url, "&search_path=", "&options=-csearch_path%3D", 1)
-			out, err := exec.CommandContext(t.Context(), "psql", "-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-f", "../"+name+"/schema.sql", url).CombinedOutput()
-			if err != nil || len(out) > 0 {
-				t.Fatalf("psql: %v\n%s", err, out)
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			url := testdb.Empty(t)
-			conn := testdb.Session(t, url)
-			testdb.Exec(t, conn, `create schema app`)
-			for of := range schemas {
-				apply(t, url+"&search_path=app", of)
-			}
-			const strays = `select relname::text from pg_class where relnamespace = 'public'::regnamespace`
-			if stray := testdb.All[string](t, conn, strays); len(stray) > 0 {
-				t.Errorf("outside the schema: %v", stray)
-			}
-			testdb.Exec(t, conn, `select from app.idempotency_keys, app.inbox, app.outbox`)
-		})
-	}
+	conn := testdb.Session(t, testdb.Empty(t))
+	testdb.Exec(t, conn, `create schema app`)
+	testdb.Exec(t, conn, `set search_path = app`)
+	testdb.Exec(t, conn, idempotency.Schema()+outbox.Schema()+inbox.Schema(), pgx.QueryExecModeSimpleProtocol)
+	const strays = `select relname::text from pg_class where relnamespace = 'public'::regnamespace`
+	testrun.Same(t, "outside the schema", []string{}, testdb.All[string](t, conn, strays))
+	testdb.Exec(t, conn, `select from app.idempotency_keys, app.inbox, app.outbox`)
 }
 
 // TestSchema_guardsCompareBytes: the order of "C" is that of the bytes and never changes.

@@ -91,9 +91,8 @@ type books struct {
 	// waiting has, by kind, the ids of intents that are processing, and of events that were not taken: true if sent.
 	waiting map[string]map[string]bool
 
-	file   *os.File // of the journal; nil: the records last as long as the process
-	end    int64
-	broken error // by which the journal could not be written
+	file *os.File // of the journal; nil: the records last as long as the process
+	end  int64
 }
 
 func (b *books) apply(changed []object) {
@@ -268,17 +267,17 @@ func openBooks(path string) (b *books, err error) {
 	}
 }
 
-// record writes what objects became as a line of its own, and applies it as it is read again. A line that cannot be
-// written is the last one: the rest of it is left out when the file is read.
+// record writes what objects became as a line of its own, and applies it as it is read again. It panics if the line
+// cannot be written, and then nothing has happened: the rest of such a line is left out when the file is read.
 func (b *books) record(changed ...object) {
-	if len(changed) == 0 || b.broken != nil {
+	if len(changed) == 0 {
 		return
 	}
 	line, _ := json.Marshal(changed) // objects have no error
 	if b.file != nil {
-		var n int
-		if n, b.broken = b.file.WriteAt(append([]byte("\n"), line...), b.end); b.broken != nil {
-			return
+		n, err := b.file.WriteAt(append([]byte("\n"), line...), b.end)
+		if err != nil {
+			panic(err)
 		}
 		b.end += int64(n)
 	}

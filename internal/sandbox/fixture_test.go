@@ -3,11 +3,9 @@ package sandbox_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -25,8 +23,7 @@ type fixture struct {
 	t      *testing.T
 	url    string
 	client *http.Client
-	it     *sandbox.Sandbox
-	stop   context.CancelFunc // of it
+	stop   context.CancelFunc // of the sandbox
 	ahead  atomic.Int64       // of its clock, in nanoseconds
 }
 
@@ -41,11 +38,9 @@ func start(t *testing.T, o sandbox.Options) *fixture {
 	server := httptest.NewServer(it)
 	t.Cleanup(func() {
 		server.Close()
-		if err := it.Close(); !errors.Is(err, os.ErrClosed) { // by a test
-			testrun.Must(t, err)
-		}
+		testrun.Must(t, it.Close())
 	})
-	f.url, f.it, f.stop = server.URL, it, stop
+	f.url, f.stop = server.URL, stop
 	return f
 }
 

@@ -130,6 +130,8 @@ func TestRefusals(t *testing.T) {
 	t.Parallel()
 	f := start(t, sandbox.Options{})
 	id := f.create("pm_card_visa")
+	f.captured("pm_once_used")
+	f.post(intents, "", eur("100", "payment_method", "pm_saved_ada", "customer", "cus_ada")...).want(t, 200, nil)
 	for name, tc := range map[string]struct {
 		path   string
 		pairs  []string
@@ -142,6 +144,9 @@ func TestRefusals(t *testing.T) {
 		"an amount of zero":        {intents, eur("0"), 400, "parameter_invalid_integer", "amount"},
 		"a fractional amount":      {intents, eur("1.5"), 400, "parameter_invalid_integer", "amount"},
 		"no customer of Stripe's":  {intents, eur("100", "customer", "ada"), 400, "resource_missing", "customer"},
+		"a saved method alone":     {intents, eur("100", "payment_method", "pm_saved_ada"), 400, "parameter_missing", "payment_method"},
+		"another's saved method":   {intents, eur("100", "payment_method", "pm_saved_ada", "customer", "cus_bob"), 400, nil, "payment_method"},
+		"a method that was used":   {intents, eur("100", "payment_method", "pm_once_used"), 400, nil, "payment_method"},
 		"an expansion":             {intents, eur("100", "expand[]", "latest_charge"), 400, "parameter_unknown", "expand[]"},
 		"confirm without a method": {intents, eur("100", "confirm", "true"), 400, "parameter_missing", "payment_method"},
 		"a boolean that is none":   {intents, eur("100", "confirm", "yes"), 400, nil, "confirm"},

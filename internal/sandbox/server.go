@@ -152,16 +152,12 @@ func (s *Sandbox) serve(w http.ResponseWriter, c *call, run endpoint) {
 }
 
 // decide makes one decision at a time. What objects become by it is written, and then applied to the records.
-// What cannot be written has not happened, and nothing is decided from then on.
 func (s *Sandbox) decide(c *call, run endpoint) any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.settle()
 	shown := s.once(c, run)
 	s.books.record(c.changed...)
-	if s.books.broken != nil {
-		return refuse(http.StatusServiceUnavailable, "", "", "The sandbox cannot write its journal, and has to be started again: %v", s.books.broken)
-	}
 	return shown
 }
 

@@ -110,6 +110,18 @@ func TestCall_sendsItsParameters(t *testing.T) {
 			stripe.Refund{ID: "re_1", PaymentIntent: "pi_1", Reference: "re_ours", Status: stripe.RefundPending, Amount: 500, Currency: "EUR"},
 			sent{"POST /v1/refunds", url.Values{"payment_intent": {"pi_1"}, "amount": {"500"}, "metadata[refund_id]": {"re_ours"}}, "evt_3"},
 		},
+		"refunds of an intent, of which one has no status": {
+			list(false, refundJSON("status", nil)),
+			func(ctx context.Context, c *stripe.Client) (any, error) { return collect(c.Refunds(ctx, "pi_1")) },
+			[]stripe.Refund{{ID: "re_1", PaymentIntent: "pi_1", Reference: "re_ours", Amount: 500, Currency: "EUR"}},
+			sent{"GET /v1/refunds", url.Values{"payment_intent": {"pi_1"}, "limit": {"100"}}, ""},
+		},
+		"disputes of the account": {
+			list(false),
+			func(ctx context.Context, c *stripe.Client) (any, error) { return collect(c.Disputes(ctx, "")) },
+			[]stripe.Dispute(nil),
+			sent{"GET /v1/disputes", url.Values{"limit": {"100"}}, ""},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

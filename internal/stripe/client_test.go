@@ -3,7 +3,6 @@ package stripe_test
 import (
 	"context"
 	"fmt"
-	"iter"
 	"net/http"
 	"slices"
 	"strconv"
@@ -210,29 +209,6 @@ func TestIntents_continueWhereTheyWere(t *testing.T) {
 	all, err := collect(newClient(t, p.URL, 0).Intents(t.Context()))
 	if err != nil || len(all) != 150 || p.requests.Load() != 5 {
 		t.Errorf("%d are listed in %d requests, %v", len(all), p.requests.Load(), err)
-	}
-}
-
-func TestRefunds_areThoseOfTheAccountOrOfAnIntent(t *testing.T) {
-	t.Parallel()
-	p := newProvider(t, func(w http.ResponseWriter, r *http.Request) {
-		n := 120
-		if r.URL.Query().Get("payment_intent") == "pi_1" {
-			n = 2
-		}
-		listing(n, func(id string) string { return refundJSON("id", "re_"+id, "status", nil) })(w, r)
-	})
-	c := newClient(t, p.URL, 0)
-	for want, seq := range map[int]iter.Seq2[stripe.Refund, error]{120: c.Refunds(t.Context(), ""), 2: c.Refunds(t.Context(), "pi_1")} {
-		all, err := collect(seq)
-		if err != nil || len(all) != want {
-			t.Errorf("%d refunds, %v, want %d", len(all), err, want)
-		}
-		for _, r := range all {
-			if r.Reference != "re_ours" || r.PaymentIntent != "pi_1" || r.Currency != "EUR" || r.Status != "" {
-				t.Errorf("refund is %+v", r)
-			}
-		}
 	}
 }
 

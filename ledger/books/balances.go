@@ -121,7 +121,6 @@ const pageEvents = 2500 // of one transaction, during which the other readers of
 // balances, and returns the number of events. Several may add up at once: each event is added once.
 //
 // If we die here: it is one statement.
-// Test: TestBalances_cutInTheirCommit.
 func AddUp(ctx context.Context, db *postgres.DB) (events int, err error) {
 	b := &pgx.Batch{}
 	b.Queue(addPage, "balances", pageEvents).Query(func(rows pgx.Rows) error {
@@ -229,8 +228,7 @@ select (select highest from summed),
 // differ. Charges and reads of balances go on meanwhile; the sums, the feed and the workers' audit go
 // on when it has ended. db must be the owner's, and its sessions must not end long statements.
 //
-// If we die here: nothing was changed.
-// Test: TestBalances_cutInTheirCommit.
+// If we die here: nothing was changed, since the count and what it replaces are one statement.
 func Recount(ctx context.Context, db *postgres.DB) (Recounted, error) {
 	found, b := Recounted{Examples: []string{}}, &pgx.Batch{}
 	b.Queue(lockBalances)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
@@ -137,37 +136,6 @@ func TestAddUp_ordersTransactionsByTheirNumbers(t *testing.T) {
 	exec(t, db, `update ledger_events set txid = '10' where version > 2`)
 	addUp(t, db)
 	testrun.Same(t, "the follower", "(balances,10,4,4)", testdb.One[string](t, db, `select f::text from followers f where name = 'balances'`))
-}
-
-// TestBalances_cutInTheirCommit: sums and the follower's place change together, or not at all; so do the sums
-// that a count replaces.
-func TestBalances_cutInTheirCommit(t *testing.T) {
-	t.Parallel()
-	url := testdb.URL(t)
-	direct, proxy := testdb.Connect(t, url), failpoint.StartCutter(t, url)
-	for i, side := range []failpoint.Side{failpoint.Before, failpoint.After} {
-		id := fmt.Sprint("ch_", i)
-		appended(t, direct, ledger.New(id), cause("a"), paid("acme", "pi_"+id)...)
-		dying := testdb.Connect(t, proxy.URL())
-		proxy.Arm(side, 1)
-		if _, err := books.AddUp(t.Context(), dying); err == nil {
-			t.Errorf("adding up was not cut %s its commit", side)
-		}
-		addUp(t, direct)
-		checkBalances(t, direct)
-
-		exec(t, direct, `update account_balances set debits = debits + 1 where account like 'psp%'`)
-		dying = testdb.Connect(t, proxy.URL())
-		proxy.Arm(side, 3) // nothing else has so many statements
-		if _, err := books.Recount(t.Context(), dying); err == nil {
-			t.Errorf("the count was not cut %s its commit", side)
-		}
-		found, err := books.Recount(t.Context(), direct)
-		if left := int64(1 - i); err != nil || found.Different != left {
-			t.Errorf("after one that was cut %s its commit the count found %+v: %v", side, found, err)
-		}
-		checkBalances(t, direct)
-	}
 }
 
 // TestRecount compares and replaces sums, also beside those that add up.
