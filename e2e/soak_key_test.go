@@ -75,7 +75,7 @@ func (d *deployment) slowCommits(t *testing.T) {
 		t.Log("not run: commits that take long, which only a superuser may ask for")
 		return
 	}
-	api := "alter role " + quoted(d.server.logins+"api") + " in database " + quoted(d.database)
+	api := "alter role " + d.server.logins + "api in database " + d.database
 	execute(t, d.tables, api+" set commit_delay = 40000") // microseconds
 	execute(t, d.tables, api+" set commit_siblings = 0")
 	restart(t, d.APIs...)

@@ -296,9 +296,8 @@ func (p *crashPlan) ended() int {
 type planned struct {
 	crashPoint
 
-	kind          tripKind
-	inTransaction bool // is a part of a transaction of several round trips
-	behind        crashPoint
+	kind   tripKind
+	behind crashPoint
 }
 
 // seen are the points of the life so far, in the order in which they began; polls in
@@ -308,19 +307,8 @@ func (p *crashPlan) seen() (seen []planned) {
 	defer p.mu.Unlock()
 	for _, t := range p.trips {
 		if t.number > 0 {
-			seen = append(seen, planned{crashPoint: crashPoint{t.name, t.number}, kind: t.kind, inTransaction: t.group != nil})
+			seen = append(seen, planned{crashPoint: crashPoint{t.name, t.number}, kind: t.kind})
 		}
 	}
 	return seen
-}
-
-// counts are the numbers of round trips, by name.
-func (p *crashPlan) counts() map[string]int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	all := map[string]int{}
-	for _, t := range p.trips {
-		all[t.name]++
-	}
-	return all
 }

@@ -51,7 +51,7 @@ func (w *World) Up(ctx context.Context, s Setup) (err error) {
 	if _, err = w.Run(ctx, "migrate"); err != nil {
 		return err
 	}
-	if w.APIs, err = w.StartAll(ctx, "api", w.API, s.APIs, func(int) map[string]string { return w.APIEnv() }); err != nil {
+	if w.APIs, err = w.StartAPIs(ctx, "api", s.APIs); err != nil {
 		return err
 	}
 	events := ""
@@ -71,8 +71,7 @@ func (w *World) Up(ctx context.Context, s Setup) (err error) {
 	if _, err = w.Run(ctx, seed...); err != nil {
 		return err
 	}
-	worker := func(int) map[string]string { return w.WorkerEnv(w.Sandbox.URL()) }
-	w.Workers, err = w.StartAll(ctx, "worker", w.Worker, s.Workers, worker)
+	w.Workers, err = w.StartWorkers(ctx, "worker", s.Workers)
 	return err
 }
 
@@ -126,11 +125,21 @@ func (w *World) WorkerEnv(provider string) map[string]string {
 	}
 }
 
+// StartAPIs starts n apis.
+func (w *World) StartAPIs(ctx context.Context, name string, n int) ([]*Process, error) {
+	return w.StartAll(ctx, name, w.API, n, w.APIEnv)
+}
+
+// StartWorkers starts n workers, which call the sandbox.
+func (w *World) StartWorkers(ctx context.Context, name string, n int) ([]*Process, error) {
+	return w.StartAll(ctx, name, w.Worker, n, func() map[string]string { return w.WorkerEnv(w.Sandbox.URL()) })
+}
+
 // StartAll starts n programs, NAME-1 to NAME-n, all at once.
-func (w *World) StartAll(ctx context.Context, name, path string, n int, env func(i int) map[string]string) ([]*Process, error) {
+func (w *World) StartAll(ctx context.Context, name, path string, n int, env func() map[string]string) ([]*Process, error) {
 	started := make([]*Process, n)
 	err := atOnce(n, func(i int) (err error) {
-		started[i], err = w.Start(ctx, name+"-"+strconv.Itoa(i+1), path, env(i))
+		started[i], err = w.Start(ctx, name+"-"+strconv.Itoa(i+1), path, env())
 		return err
 	})
 	return slices.DeleteFunc(started, func(p *Process) bool { return p == nil }), err
