@@ -23,6 +23,15 @@ type client struct {
 	mu       sync.Mutex
 	keys     []string
 	accepted map[string]answer
+	forgets  bool // the service may: the last answer counts
+	lost     int  // answers that it has forgotten
+}
+
+// count is how many keys were accepted.
+func (c *client) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.accepted)
 }
 
 type (
@@ -48,8 +57,10 @@ func (c *client) note(key string, got answer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	first, known := c.accepted[key]
-	if !known {
-		c.accepted[key] = got
+	if !known || c.forgets {
+		if c.accepted[key] = got; known && !bytes.Equal(first.Body, got.Body) {
+			c.lost++
+		}
 		return nil
 	}
 	if !bytes.Equal(first.Body, got.Body) {
@@ -267,7 +278,7 @@ type flow struct {
 	all      sync.WaitGroup
 }
 
-// flowing starts n charges, each under a key of its own, by some clients at a
+// flowing starts n charges, each under a key of its own and twice, by some clients at a
 // time. The methods of payment come in turn.
 func (d *deployment) flowing(t *testing.T, n, clients int, methods ...string) *flow {
 	t.Helper()
@@ -276,8 +287,9 @@ func (d *deployment) flowing(t *testing.T, n, clients int, methods ...string) *f
 		f.requests = append(f.requests, request{Key: "key-" + unique(), Body: newOrder(methods[i%len(methods)]).body(t)})
 	}
 	ctx := t.Context()
-	work := make(chan request, n)
+	work := make(chan request, 2*n)
 	for _, r := range f.requests {
+		work <- r
 		work <- r
 	}
 	close(work)
@@ -299,7 +311,7 @@ func (d *deployment) flowing(t *testing.T, n, clients int, methods ...string) *f
 func (f *flow) awaitAnswered(t *testing.T, n int) {
 	t.Helper()
 	testrun.True(t, fmt.Sprintf("%d of %d charges are answered", n, len(f.requests)), func() bool {
-		return f.answered.Load() >= int64(n)
+		return f.answered.Load() >= int64(2*n)
 	})
 }
 

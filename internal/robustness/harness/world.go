@@ -54,11 +54,11 @@ func (w *World) Up(ctx context.Context, s Setup) (err error) {
 	if w.APIs, err = w.StartAPIs(ctx, "api", s.APIs); err != nil {
 		return err
 	}
-	events := ""
-	if s.Events {
-		events = w.APIs[0].URL() // a provider knows one address
+	sandbox := map[string]string{"SANDBOX_FILE": filepath.Join(w.Log, "sandbox.jsonl"), "SHOP_WEBHOOK_SECRET": w.Secrets.Shop}
+	if s.Events { // a provider knows one address
+		sandbox["STRIPE_WEBHOOK_URL"], sandbox["STRIPE_WEBHOOK_SECRET"] = w.APIs[0].URL()+"/v1/webhooks/stripe", w.Secrets.Events
 	}
-	if err = w.StartSandbox(ctx, events); err != nil {
+	if w.Sandbox, err = w.Start(ctx, "sandbox", w.Binaries.Sandbox, sandbox); err != nil {
 		return err
 	}
 	seed := []string{
@@ -89,17 +89,6 @@ func (w *World) Start(ctx context.Context, name, path string, env map[string]str
 		return nil, errors.Join(err, p.Kill())
 	}
 	return p, nil
-}
-
-// StartSandbox starts the sandbox. Where events is not empty, the provider sends its
-// webhooks to that origin.
-func (w *World) StartSandbox(ctx context.Context, events string) (err error) {
-	env := map[string]string{"SANDBOX_FILE": filepath.Join(w.Log, "sandbox.jsonl"), "SHOP_WEBHOOK_SECRET": w.Secrets.Shop}
-	if events != "" {
-		env["STRIPE_WEBHOOK_URL"], env["STRIPE_WEBHOOK_SECRET"] = events+"/v1/webhooks/stripe", w.Secrets.Events
-	}
-	w.Sandbox, err = w.Start(ctx, "sandbox", w.Binaries.Sandbox, env)
-	return err
 }
 
 // privileged is set: the databases of a world are its maker's own.
