@@ -56,11 +56,11 @@ type recording struct {
 	unstable []string // came in one recording and not in the other
 }
 
-// comes reports whether a point comes with the start of a program, which is recorded. The preparation of
-// a poll does, though not always before the first request.
-func (c *recording) comes(with planned) bool {
-	poll, prepared := strings.CutPrefix(with.name, prepares)
-	return prepared && slices.Contains(polls, poll) || has(c.points, with)
+// includes reports whether a point comes with a program's start, of which this is the recording. The
+// preparation of a poll does, though not always before the first request.
+func (c *recording) includes(point planned) bool {
+	poll, prepared := strings.CutPrefix(point.name, prepares)
+	return prepared && slices.Contains(polls, poll) || has(c.points, point) || slices.Contains(c.unstable, point.String())
 }
 
 func has(points []planned, point planned) bool {
@@ -88,7 +88,7 @@ func (c *recording) record(start *recording, do func() (runResult, error)) error
 		case !has(takes[0], point):
 			c.unstable = append(c.unstable, point.String())
 			continue // and nothing stands behind what may not come
-		case start == nil || !start.comes(point):
+		case start == nil || !start.includes(point):
 			c.points = append(c.points, point)
 		}
 		behind = point.crashPoint
