@@ -26,6 +26,7 @@ type setup struct {
 	workers        int
 	gate           failpoint.CallHook // of a gate between the workers and the provider; none where nil
 	providerEvents bool               // the provider sends its events to the apis
+	twice          bool               // clients in flight send each request twice at once
 	detectRaces    bool               // with -every the apis and the workers report data races in their logs
 	on             *server            // the shared one where nil
 
