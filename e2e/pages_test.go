@@ -123,6 +123,7 @@ func curl(t *testing.T, command string, variables map[string]string) answer {
 	head, body, _ := bytes.Cut(out, []byte("\r\n\r\n"))
 	read, err := http.ReadResponse(bufio.NewReader(io.MultiReader(bytes.NewReader(head), strings.NewReader("\r\n\r\n"))), nil)
 	must(t, err)
+	must(t, read.Body.Close())
 	return answer{Status: read.StatusCode, Header: read.Header, Body: body}
 }
 

@@ -288,7 +288,9 @@ func (o *operation) agrees(wasSet bool) bool {
 	case keyInFlight, keyAbsent:
 		return !wasSet
 	case keyFirst:
-		k.firsts++
+		if k.firsts++; wasSet || k.firsts > 1 {
+			return false
+		}
 	case keyReused:
 		order = map[keyCall]keyCall{orderA: orderB, orderB: orderA}[o.call]
 	case keyFound:
@@ -296,7 +298,7 @@ func (o *operation) agrees(wasSet bool) bool {
 	case keyReplay:
 	}
 	k.set = true
-	return k.firsts <= 1 && !(o.kind == keyFirst && wasSet) && agree(&k.order, order) && agree(&k.id, o.now) && agree(&k.body, o.text)
+	return agree(&k.order, order) && agree(&k.id, o.now) && agree(&k.body, o.text)
 }
 
 // explained reports whether a key was set by a call that is known, when all calls have ended.
