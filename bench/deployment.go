@@ -117,7 +117,7 @@ func (d *deployment) while(ctx context.Context, workers int, do func() error) (e
 }
 
 // env is the environment of a program, whose settings are the default ones.
-func (d *deployment) env(int) map[string]string {
+func (d *deployment) env() map[string]string {
 	env := map[string]string{
 		"DATABASE_URL": d.Service, "ALLOW_PRIVILEGED_DATABASE_USER": "1",
 		"STRIPE_SECRET_KEY": providerKey, "STRIPE_API_BASE": d.external.url, "WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",

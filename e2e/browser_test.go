@@ -33,7 +33,6 @@ func TestConsole(t *testing.T) {
 	t.Run("a charge, live", w.live)
 	t.Run("crash lab", w.lab)
 	t.Run("a killed worker", w.kill)
-	t.Run("dead letters", w.deadLetters)
 }
 
 // visitor is a user of a demo that stays up.
@@ -82,14 +81,6 @@ func (w *visitor) setFaults(t *testing.T, f harness.Faults) {
 	t.Helper()
 	must(t, w.faults.SetFaults(t.Context(), f))
 	t.Cleanup(func() { must(t, w.faults.SetFaults(context.WithoutCancel(t.Context()), harness.Faults{})) })
-}
-
-// payonce runs the operator's tool.
-func (w *visitor) payonce(t *testing.T, args ...string) string {
-	t.Helper()
-	out, err := harness.Run(t.Context(), map[string]string{"DATABASE_URL": w.data}, binaries(t).Payonce, args...)
-	must(t, err)
-	return string(out)
 }
 
 // paths are the pages by the heading that each begins with.
@@ -205,8 +196,6 @@ func (w *visitor) lab(t *testing.T) {
 	for _, what := range eval[[]string](b, "("+inspectPage+")(false)") {
 		t.Errorf("the finding of the guard lab: %s", what)
 	}
-	b.keep("lab", "body", 2000)
-	b.keep("guard-lab", "#guard-h", 1000)
 	b.open("/")
 	ended := eval[string](b, auditEnded)
 	b.until(`document.querySelector("#programs .dark")?.innerText.startsWith("worker")`)
@@ -243,49 +232,4 @@ func (w *visitor) kill(t *testing.T) {
 	b.open(leased[1])
 	b.until(`document.querySelector(".drawing svg").textContent.includes("` + victim + `")`)
 	b.keep("charge", "body", 1100)
-}
-
-// deadLetters finds two dead letters, types the commands that their pages show, and sees what was
-// decided on the open page.
-func (w *visitor) deadLetters(t *testing.T) {
-	t.Helper()
-	w.setFaults(t, harness.Faults{DropBefore: 1})
-	retried, discarded := w.charge(t), w.charge(t)
-	for _, charge := range []string{retried, discarded} {
-		testrun.True(t, charge+" has a dead letter", func() bool {
-			tag, err := w.db.Exec(t.Context(), `update inbox set status = 'dead', last_error = 'the provider did not answer' where ordering_key = $1 and receiver = 'fulfillment' and status = 'pending' and waits > 0`, charge)
-			must(t, err)
-			return tag.RowsAffected() == 1
-		})
-	}
-	must(t, w.faults.SetFaults(t.Context(), harness.Faults{}))
-	b := w.tab(t, w.url, look{1280, "light"})
-	b.open("/")
-	b.tabTo(`e.textContent === "Dead letters"`)
-	b.press("\r")
-	b.until(`document.querySelectorAll(".letter").length === 2`)
-	for _, what := range eval[[]string](b, "("+inspectPage+")(false)") {
-		t.Errorf("two dead letters: %s", what)
-	}
-	b.keep("dead-letters", "body", 1200)
-	decide := func(charge, name string) {
-		b.open("/dead-letters")
-		b.tabTo(`e.textContent.startsWith("Message ") && e.closest(".letter").innerText.includes("` + charge + `")`)
-		b.press("\r")
-		b.until(`location.pathname !== "/dead-letters" && !!document.querySelector(".letter .status.dead")`)
-		command := eval[string](b, `window.same = true, [...document.querySelectorAll(".letter dd code")].map((e) => e.textContent).find((text) => text.startsWith("payonce inbox `+name+` "))`)
-		args := strings.Fields(strings.TrimSuffix(strings.TrimPrefix(command, "payonce "), ` --reason "…"`))
-		w.payonce(t, append(args, "--reason", "paid by hand")...)
-		b.until(`same && document.querySelector(".decided")?.textContent.startsWith("cli:")`)
-	}
-	decide(retried, "retry")
-	w.mustSucceed(t, retried)
-	decide(discarded, "discard")
-	b.until(`!!document.querySelector(".status.discarded")`)
-	log := w.payonce(t, "actions")
-	for _, want := range []string{"inbox retry", "inbox discard", "paid by hand"} {
-		if !strings.Contains(log, want) {
-			t.Errorf("payonce actions does not show %q:\n%s", want, log)
-		}
-	}
 }

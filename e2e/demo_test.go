@@ -35,14 +35,14 @@ func TestDemo(t *testing.T) {
 	terminal, err := command.StdinPipe()
 	must(t, errors.Join(err, command.Start()))
 	actions := strings.Split(s.says(t, `something, type one of: (.+)$`), ", ")
-	client, variables := newClient(harness.NewClient(s.says(t, `^  API key +(\S+)$`), s.says(t, `^  api\S* +(\S+)$`))), map[string]string{}
+	variables := map[string]string{"API": s.says(t, `^  api\S* +(\S+)$`)}
 	commands := regexp.MustCompile(`curl -i (?:[^\n]*\\\n)*[^\n]*`).FindAllString(readFile(t, "../README.md"), -1)
 	for _, command := range commands {
-		got, err := client.Do(t.Context(), readCurl(t, command, variables))
-		if err != nil || got.Status != http.StatusAccepted && got.Status != http.StatusConflict {
-			t.Errorf("%s\nis answered %d %s, %v", command, got.Status, got.Body, err)
+		got := curl(t, command, variables)
+		if got.Status != http.StatusAccepted && got.Status != http.StatusConflict {
+			t.Errorf("%s\nis answered %d %s", command, got.Status, got.Body)
 		}
-		variables["$CHARGE"] = strings.TrimPrefix(got.Header.Get("Location"), "/v1/charges/")
+		variables["CHARGE"] = strings.TrimPrefix(got.Header.Get("Location"), "/v1/charges/")
 	}
 	do := func(action, says string) {
 		_, err := fmt.Fprintln(terminal, action)

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -27,6 +26,7 @@ type setup struct {
 	workers        int
 	gate           failpoint.CallHook // of a gate between the workers and the provider; none where nil
 	providerEvents bool               // the provider sends its events to the apis
+	twice          bool               // clients in flight send each request twice at once
 	detectRaces    bool               // with -every the apis and the workers report data races in their logs
 	on             *server            // the shared one where nil
 
@@ -44,18 +44,19 @@ type deployment struct {
 	client   *client
 }
 
-// processSecrets are the secrets of all deployments of this process: the template database
-// holds them.
-var processSecrets = sync.OnceValue(func() harness.Secrets {
+func newSecrets() harness.Secrets {
 	return harness.Secrets{
 		API:      "sk_test_merchant" + unique(),
 		Provider: "sk_test_provider" + unique(),
 		Shop:     "whsec_" + base64.StdEncoding.EncodeToString([]byte("webhooks-of-"+unique())),
 		Events:   "whsec_events" + unique(),
 	}
-})
+}
 
-const merchant = "acme"
+// with is what Up starts of a deployment: a merchant with two articles in stock, and so many apis.
+func with(apis int) harness.Setup {
+	return harness.Setup{APIs: apis, Merchant: "acme", Stock: []string{"tshirt=100000", "mug=100000"}}
+}
 
 // deploy starts a deployment. When the test ends, every invariant is checked and
 // the programs are stopped.
@@ -78,14 +79,11 @@ func deploy(t *testing.T, s setup) *deployment {
 	})
 	must(t, err)
 	t.Cleanup(func() { d.end(t) })
-	d.startAPIs(t)
-	events := ""
-	if s.providerEvents {
-		events = d.APIs[0].URL() // a provider knows one address
-	}
-	must(t, d.StartSandbox(bounded(t), events))
-	d.provider = d.Sandbox.URL()
-	execute(t, d.tables, `update merchants set webhook_url = $1`, d.provider+"/shop/webhooks")
+	d.Env = d.settings
+	what := with(s.apis)
+	what.Events = s.providerEvents
+	must(t, d.Up(bounded(t), what))
+	d.client, d.provider = newClient(d.Client()), d.Sandbox.URL()
 	if s.gate != nil {
 		gate, err := failpoint.NewGate(d.provider, func() failpoint.CallHook { return s.gate })
 		must(t, err)
@@ -96,34 +94,24 @@ func deploy(t *testing.T, s setup) *deployment {
 	return d
 }
 
-func (d *deployment) startAPIs(t *testing.T) {
-	t.Helper()
-	var err error
-	d.APIs, err = d.StartAll(bounded(t), "api", d.API, d.apis, d.apiSettings)
-	must(t, err)
-	d.client = newClient(d.Client())
-}
-
-func (d *deployment) apiSettings(int) map[string]string {
-	env := d.APIEnv()
-	d.server.unprivileged(env, "api")
-	maps.Copy(env, d.apiEnv)
-	return env
-}
-
 func (d *deployment) startWorkers(t *testing.T) {
 	t.Helper()
 	var err error
-	d.Workers, err = d.StartAll(bounded(t), "worker", d.Worker, d.workers, d.workerSettings)
+	d.Workers, err = d.StartWorkers(bounded(t), "worker", d.workers)
 	must(t, err)
 }
 
-func (d *deployment) workerSettings(int) map[string]string {
-	env := d.WorkerEnv(d.provider)
-	d.server.unprivileged(env, "worker")
-	env["BACKOFF_CAP"] = "500ms"
-	maps.Copy(env, d.workerEnv)
-	return env
+// settings changes the settings of a program that is started.
+func (d *deployment) settings(name string, env map[string]string) {
+	switch {
+	case strings.Contains(name, "api"):
+		d.server.unprivileged(env, "api")
+		maps.Copy(env, d.apiEnv)
+	case strings.Contains(name, "worker"):
+		d.server.unprivileged(env, "worker")
+		env["STRIPE_API_BASE"], env["BACKOFF_CAP"] = d.provider, "500ms"
+		maps.Copy(env, d.workerEnv)
+	}
 }
 
 // payonce runs the operator's tool and returns what it printed.
@@ -170,16 +158,6 @@ func stop(t *testing.T, programs ...*harness.Process) {
 			t.Errorf("%s did not drain within %s of SIGTERM", p.Name(), stopTime)
 		}
 	}
-}
-
-// messagesOf shows the inbox rows of a charge, for the report of what is stuck. To wait is no progress.
-func (d *deployment) messagesOf(t *testing.T, id string) string {
-	t.Helper()
-	const messages = `
-select coalesce(string_agg(concat_ws(' ', receiver, status, 'attempts', attempts, last_error), '; ' order by id), 'none')
-  from inbox
- where ordering_key = $1`
-	return row[string](t, d.tables, messages, id)
 }
 
 // querier is a pool, or one connection.

@@ -33,6 +33,7 @@ type cluster struct {
 	hosts            string           // of both, in an order that stays
 	replication      *failpoint.Proxy // by which the standby reaches the primary
 	stopped          int              // first process of a primary that stands still
+	servers          []*local.Server  // all that there were
 }
 
 func newCluster(t *testing.T, synchronous bool) *cluster {
@@ -57,12 +58,19 @@ func newLink(t *testing.T, to *local.Server) *failpoint.Proxy {
 	return link
 }
 
+// closeAtEnd closes a server after the deployment on the cluster has ended, also one that came later.
 func (c *cluster) closeAtEnd(t *testing.T, server *local.Server) {
 	t.Helper()
+	c.servers = append(c.servers, server)
+	if len(c.servers) > 1 {
+		return
+	}
 	t.Cleanup(func() {
 		c.kill() // what stands still does not end
-		if err := server.Close(); err != nil {
-			t.Error(err)
+		for _, s := range c.servers {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 }

@@ -59,7 +59,7 @@ func TestDisk_thatIsFullLosesNothing(t *testing.T) {
 		}
 		c.primary.connect(t, server.URL("postgres"))
 	}, nil)
-	t.Log(w.judge(t) + " mode=alone fault=full_disk")
+	w.settle(t)
 }
 
 func onSmallDisk(t *testing.T) {

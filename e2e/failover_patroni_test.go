@@ -30,7 +30,7 @@ func TestPatroni_losesNoCharge(t *testing.T) {
 	p := newPatroni(t)
 	w := newUnderLoad(t, &p.cluster)
 	w.lose(t, *failovers, func() { p.failOver(t) }, func() { p.follow(t) })
-	t.Log(w.judge(t) + " mode=patroni fault=kill")
+	w.settle(t)
 }
 
 // patroni is a cluster of two servers that Patroni runs with the configuration in

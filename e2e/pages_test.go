@@ -1,10 +1,13 @@
 package e2e_test
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
@@ -31,7 +34,7 @@ func TestPages_showWhatHappens(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	d := deploy(t, setup{apis: 1, workers: 2})
-	variables := map[string]string{"$API": d.APIs[0].URL(), "$KEY": d.Secrets.API}
+	variables := map[string]string{"API": d.APIs[0].URL(), "KEY": d.Secrets.API}
 	blocks := regexp.MustCompile("(?s)```sh\n(.*?)\n```\n(?:\n```(?:http)?\n(.*?)```)?")
 	for page, least := range map[string]int{"../docs/reference/http.md": 7, "../docs/tutorial/first-charge.md": 12} {
 		found := blocks.FindAllStringSubmatch(readFile(t, page), -1)
@@ -55,35 +58,35 @@ func (d *deployment) happens(t *testing.T, command, shown string, variables map[
 	case command == "pkill -CONT -x sandbox":
 		must(t, d.Sandbox.Resume())
 	case command == "kill -KILL $WORKER":
-		isHolder := func(p *harness.Process) bool { return strconv.Itoa(p.PID()) == variables["$WORKER"] }
+		isHolder := func(p *harness.Process) bool { return strconv.Itoa(p.PID()) == variables["WORKER"] }
 		must(t, d.Workers[slices.IndexFunc(d.Workers, isHolder)].Kill())
 	case command == "go run ./cmd/payonce audit": // it exits with 1 if it finds something
 		d.prints(t, shown, "audit")
 	case command == "go run ./cmd/payonce timeline ${CHARGE##*/}":
-		timeline := d.prints(t, shown, "timeline", path.Base(variables["$CHARGE"]))
+		timeline := d.prints(t, shown, "timeline", path.Base(variables["CHARGE"]))
 		if holder := regexp.MustCompile(`running .*holder=\S+:(\d+)`).FindStringSubmatch(timeline); holder != nil {
-			variables["$WORKER"] = holder[1]
+			variables["WORKER"] = holder[1]
 		}
 	default:
-		got := d.isAnswered(t, command, readCurl(t, command, variables), shown)
+		got := d.isAnswered(t, command, variables, shown)
 		if location := got.Header.Get("Location"); location != "" && path.Dir(location) == "/v1/charges" {
-			variables["$CHARGE"] = location
+			variables["CHARGE"] = location
 		}
 	}
 }
 
-// isAnswered sends the request of a command, which must be answered as a page shows. What is
-// read is read again until it is.
-func (d *deployment) isAnswered(t *testing.T, command string, r request, shown string) (got answer) {
+// isAnswered runs a command that is answered as a page shows. What is read is read again until it is.
+func (d *deployment) isAnswered(t *testing.T, command string, variables map[string]string, shown string) (got answer) {
 	t.Helper()
 	diff := ""
 	if !testrun.Within(testrun.Stall, func() bool {
-		got = d.insist(t, r)
+		got = curl(t, command, variables)
 		diff = compare(t, shown, got)
-		return diff == "" || r.Method != http.MethodGet
+		return diff == "" || strings.Contains(command, " -d ")
 	}) || diff != "" {
 		t.Fatalf("%s\nis answered (-page +api):\n%s", command, diff)
 	}
+	must(t, d.client.note(got.Header.Get("Idempotency-Key"), got))
 	return got
 }
 
@@ -107,47 +110,21 @@ func (d *deployment) prints(t *testing.T, shown string, args ...string) (printed
 	return printed
 }
 
-// readCurl reads what a command asks for, as a shell and curl would.
-func readCurl(t *testing.T, command string, variables map[string]string) request {
+// curl runs a command of a page as a shell does, and returns what is answered.
+func curl(t *testing.T, command string, variables map[string]string) answer {
 	t.Helper()
-	command = strings.ReplaceAll(command, "\\\n", " ")
-	r := request{Method: http.MethodGet, Header: http.Header{}}
-	words := regexp.MustCompile(`'[^']*'|"[^"]*"|[^\s'"]+`).FindAllString(command, -1)
-	for i := 1; i < len(words); i++ {
-		switch words[i] {
-		case "-i":
-		case "-H":
-			i++
-			name, value, _ := strings.Cut(word(words[i], variables), ": ")
-			if r.Header[name] = []string{value}; name == "Idempotency-Key" {
-				r.Key = value
-			}
-		case "-d":
-			i++
-			r.Method, r.Body = http.MethodPost, []byte(word(words[i], variables))
-		default:
-			below, found := strings.CutPrefix(words[i], "$API")
-			if !found {
-				below, found = strings.CutPrefix(words[i], "localhost:8080")
-			}
-			if !found {
-				t.Fatalf("what is %s in\n%s", words[i], command)
-			}
-			r.Path = word(below, variables)
-		}
-	}
-	return r
-}
-
-// word is a word of a command without its quotes. In single ones a $ is a $.
-func word(w string, variables map[string]string) string {
-	if strings.HasPrefix(w, "'") {
-		return strings.Trim(w, "'")
-	}
+	shell := exec.CommandContext(bounded(t), "sh", "-c", strings.Replace(command, "curl -i localhost:8080", "curl -i $API", 1)+" --silent")
+	shell.Env = []string{"PATH=" + os.Getenv("PATH")}
 	for name, value := range variables {
-		w = strings.ReplaceAll(w, name, value)
+		shell.Env = append(shell.Env, name+"="+value)
 	}
-	return strings.Trim(w, `"`)
+	out, err := shell.Output()
+	must(t, err)
+	head, body, _ := bytes.Cut(out, []byte("\r\n\r\n"))
+	read, err := http.ReadResponse(bufio.NewReader(io.MultiReader(bytes.NewReader(head), strings.NewReader("\r\n\r\n"))), nil)
+	must(t, err)
+	_ = read.Body.Close() // the body is read apart from the head
+	return answer{Status: read.StatusCode, Header: read.Header, Body: body}
 }
 
 // compare holds an answer to what the manual shows of it: the status, the headers

@@ -43,7 +43,7 @@ func startShared() (*server, error) {
 	if at := os.Getenv("TEST_DATABASE_URL"); at != "" {
 		s, err := newServer(at)
 		if err == nil {
-			testrun.AtEnd(s.dropTemplates)
+			testrun.AtEnd(s.dropLogins)
 		}
 		return s, err
 	}
@@ -105,19 +105,17 @@ func pause(ctx context.Context, d time.Duration) { _ = harness.Wait(ctx, d) }
 // unique returns a word that no other call returned.
 func unique() string { return strings.ToLower(rand.Text()[:16]) }
 
-// server is a PostgreSQL server. at is the URL of its maintenance database.
+// server is a PostgreSQL server.
 type server struct {
-	at *url.URL
-
-	mu      sync.Mutex
-	service string // template database of the service, migrated and seeded
-	logins  string // how the names of the programs' users begin
+	at     *url.URL // of its maintenance database
+	logins string   // how the names of the programs' users begin
 }
 
 // databasePassword is the password in every URL that has none. A server that the
 // tests started never asks for it: logs and dumps are searched for it.
 const databasePassword = "s3cret-of-the-database"
 
+// newServer makes a user for each of the programs, and the role of a migration for each user.
 func newServer(at string) (*server, error) {
 	u, err := url.Parse(at)
 	if err != nil || !strings.HasPrefix(u.Scheme, "postgres") {
@@ -129,19 +127,26 @@ func newServer(at string) (*server, error) {
 	if _, set := u.User.Password(); !set {
 		u.User = url.UserPassword(u.User.Username(), databasePassword)
 	}
-	return &server{at: u}, nil
+	s := &server{at: u, logins: "payonce_e2e_" + unique() + "_"}
+	for _, program := range []string{"api", "worker", "console"} {
+		err = errors.Join(err, s.command(context.Background(), fmt.Sprintf(`
+do $$ begin create role payonce_%[1]s nologin; exception when duplicate_object or unique_violation then null; end $$;
+create role %[2]s%[1]s login password '%[3]s' in role payonce_%[1]s`, program, s.logins, databasePassword)))
+	}
+	return s, err
 }
 
-// ownServer starts a server for one test, with the roles that a migration makes.
+func (s *server) dropLogins() error {
+	return s.command(context.Background(), fmt.Sprintf(`drop role %[1]sapi, %[1]sworker, %[1]sconsole`, s.logins))
+}
+
+// ownServer starts a server for one test.
 func ownServer(t *testing.T, o local.Options) (*local.Server, *server) {
 	t.Helper()
 	o.InMemory = true
 	started := testrun.Server(t, o)
 	s, err := newServer(started.URL("postgres"))
 	must(t, err)
-	for _, role := range []string{"payonce_api", "payonce_worker", "payonce_console"} {
-		s.execute(t, "create role "+role+" nologin")
-	}
 	return started, s
 }
 
@@ -150,38 +155,6 @@ func sharedServer(t *testing.T) *server {
 	s, err := shared()
 	must(t, err)
 	return s
-}
-
-// template returns the database of which every deployment gets a copy. The first call makes
-// it with the programs: `payonce migrate` and `payonce seed`.
-func (s *server) template(ctx context.Context) (service string, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	b, err := programs()
-	if s.service != "" || err != nil {
-		return s.service, err
-	}
-	service = "payonce_e2e_service_" + unique()
-	if err := s.command(ctx, "create database "+quoted(service)); err != nil {
-		return "", err
-	}
-	w := harness.World{Binaries: b, Log: filepath.Dir(b.Payonce), Service: s.url(service)}
-	if _, err := w.Run(ctx, "migrate"); err != nil {
-		return "", err
-	}
-	secrets := processSecrets()
-	if _, err := w.Run(ctx, "seed", "--merchant", merchant, "--api-key", secrets.API, "--webhook-url", "http://127.0.0.1:1",
-		"--webhook-secret", secrets.Shop, "--sku", "tshirt=100000", "--sku", "mug=100000"); err != nil {
-		return "", err
-	}
-	logins := "payonce_e2e_" + unique() + "_"
-	for _, program := range []string{"api", "worker"} {
-		if err := s.command(ctx, "create role "+logins+program+" login password '"+databasePassword+"' in role payonce_"+program); err != nil {
-			return "", err
-		}
-	}
-	s.service, s.logins = service, logins
-	return service, nil
 }
 
 // unprivileged lets a program reach the database as a user that may do no more than its role.
@@ -204,45 +177,24 @@ type world struct {
 	tables   *pgxpool.Pool // of the database
 }
 
-// openWorld copies the template for programs that may be planted. What it returns has to be
+// openWorld makes an empty database for programs that may be planted. What it returns has to be
 // closed, also with an error.
 func (s *server) openWorld(ctx context.Context, run harness.Binaries, log string) (*world, error) {
-	w := &world{World: harness.World{Binaries: run, Log: log, Secrets: processSecrets()}, server: s}
-	template, err := s.template(ctx)
-	if err != nil {
-		return w, err
+	w := &world{server: s, database: "payonce_e2e_" + unique()}
+	w.World = harness.World{Binaries: run, Log: log, Service: s.url(w.database), Secrets: newSecrets()}
+	err := s.command(ctx, "create database "+w.database)
+	if err == nil {
+		w.tables, err = pgxpool.New(ctx, w.Service)
 	}
-	w.database = template + "_" + unique()
-	w.Service = s.url(w.database)
-	if err := s.command(ctx, "create database "+quoted(w.database)+" template "+quoted(template)+" strategy file_copy"); err != nil {
-		return w, err
-	}
-	w.tables, err = pgxpool.New(ctx, w.Service)
 	return w, err
 }
 
 // close removes the database.
-func (w *world) close(ctx context.Context) (err error) {
+func (w *world) close(ctx context.Context) error {
 	if w.tables != nil {
 		w.tables.Close()
 	}
-	if w.database == "" {
-		return nil
-	}
-	return w.server.drop(ctx, w.database)
-}
-
-func (s *server) dropTemplates() error {
-	if s.service == "" {
-		return nil
-	}
-	ctx := context.Background()
-	return errors.Join(s.drop(ctx, s.service),
-		s.command(ctx, "drop role "+s.logins+"api"), s.command(ctx, "drop role "+s.logins+"worker"))
-}
-
-func (s *server) drop(ctx context.Context, database string) error {
-	return s.command(ctx, "drop database if exists "+quoted(database)+" with (force)")
+	return w.server.command(ctx, "drop database if exists "+w.database+" with (force)")
 }
 
 func (s *server) url(database string) string {
@@ -250,8 +202,6 @@ func (s *server) url(database string) string {
 	u.Path, u.RawPath = "/"+database, ""
 	return u.String()
 }
-
-func quoted(name string) string { return pgx.Identifier{name}.Sanitize() }
 
 // execute runs a statement outside a transaction.
 func (s *server) execute(t *testing.T, statement string) {

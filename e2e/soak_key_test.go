@@ -7,12 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"path"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,8 +21,8 @@ import (
 )
 
 // soakSameKey has many clients use the same few keys, for one of two orders each,
-// while apis and workers are killed. Every call and what came of it is written
-// down, and of each key the whole history must have an order in which the key is
+// while apis and workers are killed. What each answer says of its key must agree with
+// all that was said before: the calls of a key have an order in which it is
 // set once, by one order, and has one answer ever after. In the short form a data race
 // of the programs fails it too, with -every.
 func soakSameKey(t *testing.T) {
@@ -38,8 +36,8 @@ func soakSameKey(t *testing.T) {
 	d.slowCommits(t)
 	r := newKeyring(t, d, n)
 	var all sync.WaitGroup
-	for client := range clients {
-		all.Go(func() { r.use(t, client) })
+	for range clients {
+		all.Go(func() { r.use(t) })
 	}
 	over := make(chan struct{})
 	go func() { all.Wait(); close(over) }()
@@ -60,10 +58,16 @@ func soakSameKey(t *testing.T) {
 	if r.tally[keyUnknown] == 0 || kills == 0 {
 		t.Errorf("%d kills left %d calls without a certain answer: they showed nothing", kills, r.tally[keyUnknown])
 	}
-	keys := r.check(t)
-	t.Logf("%d operations on %d keys by %d clients, %d kills: %v", len(r.history), keys, clients, kills, r.tally)
+	keys := 0
+	for _, k := range r.keys {
+		keys += min(1, len(k.said))
+		if !k.explained() {
+			t.Errorf("key %s was set by no call: %q", k.key, k.said)
+		}
+	}
+	t.Logf("%d operations on %d keys by %d clients, %d kills: %v", r.done, keys, clients, kills, r.tally)
 	if !t.Failed() {
-		t.Logf("linearizability by key: %s; %s", none(keys, "keys"), none(len(r.history), "operations"))
+		t.Logf("linearizability by key: %s; %s", none(keys, "keys"), none(r.done, "operations"))
 	}
 }
 
@@ -75,31 +79,23 @@ func (d *deployment) slowCommits(t *testing.T) {
 		t.Log("not run: commits that take long, which only a superuser may ask for")
 		return
 	}
-	api := "alter role " + quoted(d.server.logins+"api") + " in database " + quoted(d.database)
+	api := "alter role " + d.server.logins + "api in database " + d.database
 	execute(t, d.tables, api+" set commit_delay = 40000") // microseconds
 	execute(t, d.tables, api+" set commit_siblings = 0")
 	restart(t, d.APIs...)
 }
 
-// keyring are the keys of a soak, the two orders of each, and what was done with
-// them.
+// keyring are the keys of a soak.
 type keyring struct {
 	d          *deployment
 	random     *rand.Rand
-	began      time.Time
 	operations int // that are wanted
-	keys       []orders
+	keys       []*usedKey
 	kills      atomic.Int64
 
-	mu      sync.Mutex
-	history []operation
-	tally   map[keyKind]int
-}
-
-// orders are the two that one key is used for.
-type orders struct {
-	key  string
-	a, b []byte
+	mu    sync.Mutex // of the keys too
+	done  int        // operations
+	tally map[keyKind]int
 }
 
 const (
@@ -109,9 +105,11 @@ const (
 
 func newKeyring(t *testing.T, d *deployment, operations int) *keyring {
 	t.Helper()
-	r := &keyring{d: d, random: testrun.Rand(t), began: time.Now(), operations: operations, tally: map[keyKind]int{}}
+	r := &keyring{d: d, random: testrun.Rand(t), operations: operations, tally: map[keyKind]int{}}
 	for range operations/usesOfAKey + keysInUse {
-		r.keys = append(r.keys, orders{key: "key-" + unique(), a: newOrder(visa).body(t), b: newOrder(cardDeclined).body(t)})
+		r.keys = append(r.keys, &usedKey{
+			key: "key-" + unique(), a: newOrder(visa).body(t), b: newOrder(cardDeclined).body(t), unanswered: map[keyCall]int{},
+		})
 	}
 	return r
 }
@@ -119,25 +117,25 @@ func newKeyring(t *testing.T, d *deployment, operations int) *keyring {
 // next is a call of a client with one of the keys in use, and sometimes one that was; false when there
 // was enough. However fast the traffic is, it lasts for some kills, and for as many more as it takes until
 // one leaves a call without a certain answer. A few hundred of them that cut no call off are no luck any more.
-func (r *keyring) next(client int) (o operation, more bool) {
+func (r *keyring) next() (o operation, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	kills := r.kills.Load()
-	if more = len(r.history) < r.operations || kills < 4 || r.tally[keyUnknown] == 0 && kills < 300; !more {
+	if more = r.done < r.operations || kills < 4 || r.tally[keyUnknown] == 0 && kills < 300; !more {
 		return o, false
 	}
-	first := min(len(r.history)/usesOfAKey, len(r.keys)-keysInUse)
-	o = operation{client: client, key: first + r.random.IntN(keysInUse), call: []keyCall{orderA, orderA, orderB, readKey}[r.random.IntN(4)]}
+	first := min(r.done/usesOfAKey, len(r.keys)-keysInUse)
+	o = operation{usedKey: r.keys[first+r.random.IntN(keysInUse)], call: []keyCall{orderA, orderA, orderB, readKey}[r.random.IntN(4)]}
 	if first > 0 && r.random.IntN(20) == 0 {
-		o.key = r.random.IntN(first)
+		o.usedKey = r.keys[r.random.IntN(first)]
 	}
 	return o, true
 }
 
 // use is one client.
-func (r *keyring) use(t *testing.T, client int) {
+func (r *keyring) use(t *testing.T) {
 	t.Helper()
-	for o, more := r.next(client); more && t.Context().Err() == nil; o, more = r.next(client) {
+	for o, more := r.next(); more && t.Context().Err() == nil; o, more = r.next() {
 		err := r.operate(t.Context(), o)
 		for ; isRefused(err); err = r.operate(t.Context(), o) {
 			pause(t.Context(), 5*time.Millisecond)
@@ -155,28 +153,31 @@ func isRefused(err error) bool {
 	return errors.As(err, &dial) && dial.Op == "dial"
 }
 
-// operate makes a call and records it with what its answer means. What was cut, timed
+// operate makes a call and compares what its answer means with what is known of the key. What was cut, timed
 // out or is 503 is unknown; an error is an answer that may not be. It goes past the
 // client's own notes, which would grow with every call.
 func (r *keyring) operate(ctx context.Context, o operation) error {
-	k := &r.keys[o.key]
-	o.began = time.Since(r.began)
+	r.mu.Lock()
+	wasSet := o.set
+	r.mu.Unlock()
 	got, err := r.d.client.Do(ctx, map[keyCall]request{
-		orderA: {Key: k.key, Body: k.a}, orderB: {Key: k.key, Body: k.b},
-		readKey: {Method: http.MethodGet, Path: "/v1/idempotency-keys/" + k.key},
+		orderA: {Key: o.key, Body: o.a}, orderB: {Key: o.key, Body: o.b},
+		readKey: {Method: http.MethodGet, Path: "/v1/idempotency-keys/" + o.key},
 	}[o.call])
 	if isRefused(err) {
 		return err
 	}
 	o.kind = keyUnknown
 	if err == nil && got.Status != http.StatusServiceUnavailable && !o.means(got) {
-		return fmt.Errorf("%s of %s: answered %d %s", o.call, k.key, got.Status, got.Body)
+		return fmt.Errorf("%s of %s: answered %d %s", o.call, o.key, got.Status, got.Body)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	o.ended = time.Since(r.began)
 	r.tally[o.kind]++
-	r.history = append(r.history, o)
+	r.done++
+	if !o.agrees(wasSet) {
+		return fmt.Errorf("key %s: the last of its answers contradicts the others: %q", o.key, o.said)
+	}
 	return nil
 }
 
@@ -193,13 +194,13 @@ func (o *operation) means(got answer) bool {
 		if json.Unmarshal(got.Body, &page) != nil || len(page.Data) != 1 || got.Status != http.StatusOK {
 			return false
 		}
-		o.kind, o.id = keyFound, path.Base(page.Data[0].Location)
+		o.kind, o.now = keyFound, path.Base(page.Data[0].Location)
 	case got.Status == http.StatusConflict && problem("idempotency-key-in-use"):
 		o.kind = keyInFlight
 	case got.Status == http.StatusUnprocessableEntity && problem("idempotency-key-reused"):
 		o.kind = keyReused
 	case got.Status == http.StatusAccepted:
-		o.kind, o.id, o.body = keyFirst, path.Base(got.Header.Get("Location")), string(got.Body)
+		o.kind, o.now, o.text = keyFirst, path.Base(got.Header.Get("Location")), string(got.Body)
 		if got.Header.Get("Idempotent-Replayed") == "true" {
 			o.kind = keyReplay
 		}
@@ -213,20 +214,15 @@ func (o *operation) means(got answer) bool {
 // recorded what was accepted. The last word on the key belongs to its history.
 func (r *keyring) settle(t *testing.T) {
 	t.Helper()
-	used := map[int]bool{}
-	for _, o := range r.history {
-		used[o.key] = used[o.key] || o.call != readKey
-	}
-	for i, posted := range used {
-		if !posted {
+	for _, k := range r.keys {
+		if !k.posted {
 			continue
 		}
-		k := r.keys[i]
 		got := r.d.insist(t, request{Key: k.key, Body: k.a})
 		if got.Status == http.StatusUnprocessableEntity {
 			got = r.d.insist(t, request{Key: k.key, Body: k.b})
 		}
-		if err := r.operate(t.Context(), operation{key: i, call: readKey}); err != nil || got.Status != http.StatusAccepted {
+		if err := r.operate(t.Context(), operation{usedKey: k, call: readKey}); err != nil || got.Status != http.StatusAccepted {
 			t.Errorf("key %s: %d %s, %v", k.key, got.Status, got.Body, err)
 		}
 	}
@@ -256,106 +252,67 @@ const (
 
 // operation is a call with a key, and what came of it.
 type operation struct {
-	client, key  int
-	call         keyCall
-	began, ended time.Duration // since the soak began
-	kind         keyKind
-	id           string // of the charge
-	body         string // of a 202
+	*usedKey
+
+	call      keyCall
+	kind      keyKind
+	now, text string // the charge and the body that the answer has
 }
 
-// linearizable reports whether the calls of one key have an order. A key is set once, so no search is needed: all
-// answers must agree on order, id and body, and there must be a moment at which the key was set, which is no later than
-// the end of any call that shows it set, and no earlier than the begin of any call that shows it free. A first answer, which is given once, says which call has set the
-// key. Without one it was a call without a certain answer, at any time after that began.
-func linearizable(history []operation) bool {
-	from, to, firsts := time.Duration(0), time.Duration(math.MaxInt64), 0 // of that moment
-	unanswered := map[keyCall]time.Duration{}                             // the first begin, of each order and of any
-	var set operation                                                     // what is shown of the key
-	for _, o := range history {
-		switch o.kind {
-		case keyUnknown:
-			for _, order := range []keyCall{o.call, ""} {
-				if first, found := unanswered[order]; o.call != readKey && (!found || o.began < first) {
-					unanswered[order] = o.began
-				}
-			}
-			continue
-		case keyInFlight, keyAbsent:
-			from = max(from, o.began)
-			continue
-		case keyFirst:
-			from, firsts = max(from, o.began), firsts+1
-		case keyReused:
-			o.call = map[keyCall]keyCall{orderA: orderB, orderB: orderA}[o.call]
-		case keyFound:
-			o.call = "" // of either order
-		case keyReplay:
-		}
-		to = min(to, o.ended)
-		if !agree(&set.call, o.call) || !agree(&set.id, o.id) || !agree(&set.body, o.body) {
-			return false
-		}
-	}
-	if firsts == 0 && to < math.MaxInt64 {
-		began, found := unanswered[set.call]
-		if !found {
-			return false
-		}
-		from = max(from, began)
-	}
-	return firsts <= 1 && from <= to
+// usedKey is a key that is used for two orders, and what its answers have said so far.
+type usedKey struct {
+	key        string
+	a, b       []byte
+	posted     bool
+	set        bool            // an answer shows it
+	firsts     int             // answers that say that their call has set it
+	unanswered map[keyCall]int // posts without a certain answer: one of them may have set it
+	order      keyCall         // by which it is set, as far as that is known
+	id, body   string          // of the charge, and of a 202, as far as they are known
+	said       []string
 }
 
-// agree reports whether a call shows what is known, where both say anything.
+// agrees reports whether an answer is true of a key that is set once. A call that began when an answer had shown
+// the key to be set finds it so.
+func (o *operation) agrees(wasSet bool) bool {
+	k, order := o.usedKey, o.call
+	k.said = append(k.said, fmt.Sprintf("%s → %s %s", o.call, o.kind, o.now))
+	k.posted = k.posted || o.call != readKey
+	switch o.kind {
+	case keyUnknown:
+		if o.call != readKey {
+			k.unanswered[o.call]++
+			k.unanswered[""]++
+		}
+		return true
+	case keyInFlight, keyAbsent:
+		return !wasSet
+	case keyFirst:
+		if k.firsts++; wasSet || k.firsts > 1 {
+			return false
+		}
+	case keyReused:
+		order = map[keyCall]keyCall{orderA: orderB, orderB: orderA}[o.call]
+	case keyFound:
+		order = "" // of either
+	case keyReplay:
+	}
+	k.set = true
+	return agree(&k.order, order) && agree(&k.id, o.now) && agree(&k.body, o.text)
+}
+
+// explained reports whether a key was set by a call that is known, when all calls have ended.
+func (k *usedKey) explained() bool { return !k.set || k.firsts > 0 || k.unanswered[k.order] > 0 }
+
+// agree reports whether an answer shows what is known, where both say anything.
 func agree[T ~string](known *T, shown T) bool {
 	*known = cmp.Or(*known, shown)
 	return shown == "" || shown == *known
 }
 
-// check checks every key's history, and prints one that has no order. It returns how many keys
-// there were.
-func (r *keyring) check(t *testing.T) int {
-	t.Helper()
-	byKey := map[int][]operation{}
-	for _, o := range r.history {
-		byKey[o.key] = append(byKey[o.key], o)
-	}
-	for key, history := range byKey {
-		if linearizable(history) {
-			continue
-		}
-		slices.SortFunc(history, func(a, b operation) int { return cmp.Compare(a.began, b.began) })
-		var lines strings.Builder
-		for _, o := range history {
-			fmt.Fprintf(&lines, "\n  %v to %v, client %d: %s → %s %s", o.began, o.ended, o.client, o.call, o.kind, o.id)
-		}
-		t.Fatalf("key %s: its %d operations have no order:%s", r.keys[key].key, len(history), lines.String())
-	}
-	return len(byKey)
-}
-
-// planted reads a history, such as "0-9 A first 1, 3-4 read absent".
-func planted(t *testing.T, history string) (operations []operation) {
-	t.Helper()
-	calls := map[string]keyCall{"A": orderA, "B": orderB, "read": readKey}
-	for one := range strings.SplitSeq(history, ", ") {
-		var o operation
-		var call string
-		if n, err := fmt.Sscanf(one, "%d-%d %s %s %s", &o.began, &o.ended, &call, &o.kind, &o.id); n < 4 {
-			t.Fatalf("%q: %v", one, err)
-		}
-		if o.call = calls[call]; o.kind == keyFirst || o.kind == keyReplay {
-			o.body = "body of " + o.id
-		}
-		operations = append(operations, o)
-	}
-	return operations
-}
-
-// TestLinearizable plants histories that no correct service could have, beside
-// those that it may: the checker must tell them apart.
-func TestLinearizable(t *testing.T) {
+// TestUsedKey plants histories that no correct service could have, such as "0-9 A first 1, 3-4 read absent",
+// beside those that it may.
+func TestUsedKey(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name, history string
@@ -371,16 +328,33 @@ func TestLinearizable(t *testing.T) {
 		{"a first answer that was lost", "0-1 A first 1, 2-3 read absent", false},
 		{"a lost one whose key serves another order", "0-1 A first 1, 2-3 B first 2", false},
 		{"a replay of what was never answered", "0-1 A replayed 1", false},
+		{"a first answer after a replay", "0-1 A replayed 1, 2-3 A first 1", false},
 		{"a replay with another body", "0-1 A first 1, 2-3 A replayed 2", false},
 		{"one unknown call that has set the key for both orders", "0-1 A unknown, 2-3 A replayed 1, 4-5 B replayed 1", false},
 		{"in flight after the answer was given", "0-1 A first 1, 2-3 A in-flight", false},
 		{"refused as another order's while the key is free", "0-1 A reused, 2-3 read absent", false},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			if got := linearizable(planted(t, test.history)); got != test.want {
-				t.Errorf("the checker says %v, want %v", got, test.want)
+		k, wasSet, agrees := &usedKey{unanswered: map[keyCall]int{}}, map[*operation]bool{}, true
+		begins, ends := map[int]*operation{}, map[int]*operation{}
+		for one := range strings.SplitSeq(test.history, ", ") {
+			o, began, ended, call := &operation{usedKey: k}, 0, 0, ""
+			if n, err := fmt.Sscanf(one, "%d-%d %s %s %s", &began, &ended, &call, &o.kind, &o.now); n < 4 {
+				t.Fatalf("%q: %v", one, err)
 			}
-		})
+			o.call = map[string]keyCall{"A": orderA, "B": orderB, "read": readKey}[call]
+			if o.kind == keyFirst || o.kind == keyReplay {
+				o.text = "body of " + o.now
+			}
+			begins[began], ends[ended] = o, o
+		}
+		for tick := range 21 {
+			wasSet[begins[tick]] = k.set
+			if o := ends[tick]; o != nil {
+				agrees = agrees && o.agrees(wasSet[o])
+			}
+		}
+		if got := agrees && k.explained(); got != test.want {
+			t.Errorf("%s: a correct service may answer so: %v, want %v", test.name, got, test.want)
+		}
 	}
 }

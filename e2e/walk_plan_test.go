@@ -115,7 +115,7 @@ type crashPlan struct {
 	inject func(failpoint.Fault)
 
 	mu     sync.Mutex
-	trips  []*roundTrip
+	trips  []*roundTrip   // points, in the order in which they began; polls when they found something
 	begun  map[string]int // points, by name
 	done   map[string]int // that have ended
 	points int            // that have ended
@@ -189,7 +189,6 @@ func (p *crashPlan) call(c *failpoint.Call) failpoint.Fault {
 
 func (p *crashPlan) before(t *roundTrip) failpoint.Fault {
 	p.mu.Lock()
-	p.trips = append(p.trips, t)
 	found := t.group != nil && t.group.found
 	t.polls = !found && (t.opens || slices.Contains(polls, t.name))
 	idle := t.closes && !found
@@ -205,14 +204,14 @@ func (p *crashPlan) after(t *roundTrip, rows int) failpoint.Fault {
 		if t.group != nil && !t.group.found {
 			t.group.found = true
 			if b := t.group.begin; b != t {
-				p.found(b)
+				p.count(b)
 				if b.number > 0 {
 					p.end(b)
 				}
 			}
 		}
 		if t.polls && !t.opens {
-			p.found(t)
+			p.count(t)
 		}
 	}
 	if t.number > 0 {
@@ -233,16 +232,7 @@ func (p *crashPlan) count(t *roundTrip) {
 	}
 	p.begun[t.name]++
 	t.number = p.begun[t.name]
-}
-
-// found counts a poll that has found something. It is listed after what it found,
-// which may have come while the poll was in flight.
-func (p *crashPlan) found(t *roundTrip) {
-	p.count(t)
-	if t.number == 0 {
-		return
-	}
-	p.trips = append(slices.DeleteFunc(p.trips, func(other *roundTrip) bool { return other == t }), t)
+	p.trips = append(p.trips, t)
 }
 
 func (p *crashPlan) end(t *roundTrip) {
@@ -296,31 +286,17 @@ func (p *crashPlan) ended() int {
 type planned struct {
 	crashPoint
 
-	kind          tripKind
-	inTransaction bool // is a part of a transaction of several round trips
-	behind        crashPoint
+	kind   tripKind
+	behind crashPoint
 }
 
-// seen are the points of the life so far, in the order in which they began; polls in
-// the order in which they ended.
+// seen are the points of the life so far. A poll comes after what it found, which may have come while
+// the poll was in flight.
 func (p *crashPlan) seen() (seen []planned) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, t := range p.trips {
-		if t.number > 0 {
-			seen = append(seen, planned{crashPoint: crashPoint{t.name, t.number}, kind: t.kind, inTransaction: t.group != nil})
-		}
+		seen = append(seen, planned{crashPoint: crashPoint{t.name, t.number}, kind: t.kind})
 	}
 	return seen
-}
-
-// counts are the numbers of round trips, by name.
-func (p *crashPlan) counts() map[string]int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	all := map[string]int{}
-	for _, t := range p.trips {
-		all[t.name]++
-	}
-	return all
 }

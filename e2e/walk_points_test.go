@@ -1,23 +1,18 @@
 package e2e_test
 
 import (
-	"context"
 	"flag"
 	"fmt"
-	"math"
 	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/internal/robustness/failpoint"
-	"github.com/payonce/payonce/internal/testrun"
 )
 
 // noPoints is all that a program does and that is no point of a walk, beside its
@@ -61,88 +56,49 @@ type recording struct {
 	unstable []string // came in one recording and not in the other
 }
 
-// rest is what a program does when there is nothing to do. It is watched once.
-type rest struct {
-	once    sync.Once
-	err     error
-	startup map[string]int // round trips, by name
+// includes reports whether a point comes with a program's start, of which this is the recording. The
+// preparation of a poll does, though not always before the first request.
+func (c *recording) includes(point planned) bool {
+	poll, prepared := strings.CutPrefix(point.name, prepares)
+	return prepared && slices.Contains(polls, poll) || has(c.points, point) || slices.Contains(c.unstable, point.String())
 }
 
-// A worker has come to rest when each of its polls has come restPolls times. An api polls nothing,
-// and is watched for apiRest.
-const (
-	restPolls = 3
-	apiRest   = time.Second
-)
-
-// watchRest starts a program with nothing to do.
-func (p *testbed) watchRest(ctx context.Context, program string, r *rest) error {
-	plan := newCrashPlan(crashAim{}, nil)
-	p.arm(program, plan)
-	defer p.disarm()
-	v := p.victim(program)
-	v.live(ctx)
-	defer v.end()
-	if _, err := v.url(ctx); err != nil {
-		return err
-	}
-	if program == "api" {
-		pause(ctx, apiRest)
-	} else if !testrun.Within(walkStall, func() bool {
-		all := plan.counts()
-		return !slices.ContainsFunc(polls, func(poll string) bool { return all[poll] < restPolls })
-	}) {
-		return fmt.Errorf("not each poll came %d times in %s", restPolls, walkStall)
-	}
-	r.startup = plan.counts()
-	r.startup[looksForWork] = min(1, r.startup[looksForWork])
-	for _, poll := range polls {
-		delete(r.startup, poll)
-		r.startup[prepares+poll] = math.MaxInt // it comes with the start, though not always before the first request
-	}
-	return nil
+func has(points []planned, point planned) bool {
+	return slices.ContainsFunc(points, func(p planned) bool { return p.crashPoint == point.crashPoint })
 }
 
-// record runs a scenario with nothing armed, twice. Points are what came up both
-// times. Those of the program's start are a scenario of their own, since they are
-// the same in all.
-func (p *testbed) record(ctx context.Context, way recording, r *rest) (own, start recording, err error) {
+// record does two takes with nothing armed. Points are what came up both times. Those of the program's
+// start are a scenario of their own, since they are the same in all.
+func (c *recording) record(start *recording, do func() (runResult, error)) error {
 	var takes [2][]planned
 	for i := range takes {
-		result, err := p.run(ctx, way, crashAim{})
-		if err != nil {
-			return own, start, err
+		result, err := do()
+		if err == nil && len(result.violations) > 0 {
+			err = fmt.Errorf("with nothing armed: %q", result.violations)
 		}
-		if len(result.violations) > 0 {
-			return own, start, fmt.Errorf("with nothing armed: %q", result.violations)
+		if err != nil {
+			return fmt.Errorf("record %s/%s: %w", c.scenario.name, c.program, err)
 		}
 		takes[i] = result.points
-	}
-	own, start = way, way
-	start.scenario.name = "start"
-	in := func(take []planned, point planned) bool {
-		return slices.ContainsFunc(take, func(p planned) bool { return p.crashPoint == point.crashPoint })
 	}
 	behind := crashPoint{}
 	for _, point := range takes[1] {
 		point.behind = behind
 		switch {
-		case !in(takes[0], point):
-			own.unstable = append(own.unstable, point.String())
+		case !has(takes[0], point):
+			c.unstable = append(c.unstable, point.String())
 			continue // and nothing stands behind what may not come
-		case point.occurrence <= r.startup[point.name]:
-			start.points = append(start.points, point)
-		default:
-			own.points = append(own.points, point)
+		case start == nil || !start.includes(point):
+			c.points = append(c.points, point)
 		}
 		behind = point.crashPoint
 	}
 	for _, point := range takes[0] {
-		if !in(takes[1], point) {
-			own.unstable = append(own.unstable, point.String())
+		if !has(takes[1], point) {
+			c.unstable = append(c.unstable, point.String())
 		}
 	}
-	return own, start, nil
+	return nil
 }
 
 var updatePoints = flag.Bool("update", false, "with -walk=points: write the crash points of every scenario to testdata/points.txt, and walk none")

@@ -18,7 +18,6 @@ import (
 type runResult struct {
 	violations []string
 	fired      bool
-	again      bool // the second crash fired too
 	points     []planned
 }
 
@@ -53,12 +52,8 @@ func (p *testbed) run(ctx context.Context, c recording, aim crashAim) (runResult
 	if err != nil {
 		return runResult{}, fmt.Errorf("prepare: %w", err)
 	}
-	r := &running{
-		testbed: p, program: c.program, job: j, aim: aim, ctx: ctx,
-		victim: p.victim(c.program),
-	}
-	plan := newCrashPlan(aim, r.inject)
-	r.plans = []*crashPlan{plan}
+	r := p.running(ctx, c.program, aim)
+	r.job = j
 	if c.program == "worker" {
 		if err := r.send(ctx, nil); err != nil {
 			return runResult{}, err
@@ -69,32 +64,55 @@ func (p *testbed) run(ctx context.Context, c recording, aim crashAim) (runResult
 			}
 		}
 	}
-	p.arm(c.program, plan)
-	r.victim.live(ctx)
-	if err = r.finish(ctx); errors.Is(err, errNotQuiet) || errors.Is(err, context.DeadlineExceeded) {
+	return r.live(r.finish)
+}
+
+// rest starts a program that has nothing to do, and waits until it only polls.
+func (p *testbed) rest(ctx context.Context, program string) (runResult, error) {
+	r := p.running(ctx, program, crashAim{})
+	return r.live(func(ctx context.Context) error {
+		_, err := r.victim.url(ctx)
+		r.settle(ctx)
+		return err
+	})
+}
+
+func (p *testbed) running(ctx context.Context, program string, aim crashAim) *running {
+	r := &running{testbed: p, program: program, aim: aim, ctx: ctx, victim: p.victim(program)}
+	r.plans = []*crashPlan{newCrashPlan(aim, r.inject)}
+	return r
+}
+
+// live starts the victim, and ends it when its job is done.
+func (r *running) live(finish func(context.Context) error) (runResult, error) {
+	r.arm(r.program, r.plans[0])
+	r.victim.live(r.ctx)
+	err := finish(r.ctx)
+	if errors.Is(err, errNotQuiet) || errors.Is(err, context.DeadlineExceeded) {
 		r.complain("liveness: " + err.Error())
 		err = nil
 	}
 	r.end()
-	p.disarm()
+	r.disarm()
 	if n := r.victim.ended; n > 0 {
-		r.complain(fmt.Sprintf("the %s ended without a kill, %d times", c.program, n))
+		r.complain(fmt.Sprintf("the %s ended without a kill, %d times", r.program, n))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.result.points = plan.seen()
-	r.result.fired = plan.fired() && !r.missed.Load()
-	r.result.again = len(r.plans) > 1 && r.plans[1].fired()
+	r.result.points = r.plans[0].seen()
+	r.result.fired = r.plans[0].fired() && !r.missed.Load()
 	return r.result, err
 }
 
 // finish waits until the job is done, and judges it.
 func (r *running) finish(ctx context.Context) error {
 	if r.program == "api" {
-		for range 1 + number(r.job.twice) {
-			if err := r.send(ctx, r.victim.url); err != nil {
-				return err
-			}
+		err := r.send(ctx, r.victim.url)
+		if err == nil && r.job.twice {
+			err = r.send(ctx, r.victim.url)
+		}
+		if err != nil {
+			return err
 		}
 		r.settle(ctx)
 		r.end()
@@ -153,11 +171,9 @@ func (r *running) send(ctx context.Context, to func(context.Context) (string, er
 }
 
 // How long a program does nothing but poll before it counts as done: so long that
-// each poll has come, which a plan may wait for, and longer for one that was stopped
-// and has to continue.
+// each poll has come, which a plan may wait for, also in one that was stopped.
 const (
-	calm            = 100 * time.Millisecond
-	calmAfterPause  = 150 * time.Millisecond
+	calm            = 150 * time.Millisecond
 	calmOfRecording = 500 * time.Millisecond // it ends when all points have come, also on a busy machine
 )
 
@@ -168,9 +184,6 @@ func (r *running) settle(ctx context.Context) {
 	rest := calm
 	if r.aim.fault == failpoint.None {
 		rest = calmOfRecording
-	}
-	if r.aim.fault == faultPause {
-		rest = calmAfterPause
 	}
 	_ = testrun.Within(walkStall, func() bool { return r.injecting.Load() == 0 || ctx.Err() != nil })
 	_ = testrun.Within(10*rest, func() bool {
@@ -284,11 +297,4 @@ func (r *running) judge(ctx context.Context) error {
 	violations, err := r.verdict(ctx)
 	r.complain(violations...)
 	return err
-}
-
-func number(yes bool) int {
-	if yes {
-		return 1
-	}
-	return 0
 }

@@ -60,15 +60,19 @@ func TestWalk(t *testing.T) {
 	targets, err := chosen(recordings, *walkWhat, rand.New(rand.NewPCG(seed, 0)))
 	must(t, err)
 	t.Logf("made %d recordings in %.1f s; -seed=%d", len(recordings), time.Since(begun).Seconds(), seed)
-	if err := w.walk(t.Context(), recordings, targets); err != nil {
+	err = w.walk(t.Context(), recordings, targets, func(at target, violation string) {
+		t.Errorf("%s: %s; repeat: go test ./e2e -run 'TestWalk$' -walk='%s'", at, violation, at)
+	})
+	if err != nil {
 		t.Error(err)
 	}
 	single := 0
 	for _, c := range recordings {
 		single += len(everything(c))
 	}
-	t.Logf("the crash walk, -seed=%d\n%s\nof %d single faults (-walk=all runs them) and some double crashes; not run: several requests at a time (the soaks), "+
-		"power cuts, broken disks, a provider that breaks its contract", seed, w.summary(time.Since(begun)), single)
+	t.Logf("the crash walk, -seed=%d: %d runs, %d at a time, in %.1f s, of %d single faults (-walk=all runs them) and some double crashes; not run: "+
+		"several requests at a time (the soaks), power cuts, broken disks, a provider that breaks its contract",
+		seed, len(targets), w.parallelRuns, time.Since(begun).Seconds(), single)
 }
 
 // recordingsOf are those that a walk needs.
@@ -144,25 +148,21 @@ func (c recording) without(seen map[string]bool) recording {
 }
 
 // hunt does the run of an address with programs of the caller's choice, and returns what was
-// violated in it, and whether it came to its point. Programs that break promises with nothing
-// armed are caught once.
-func hunt(t *testing.T, programs harness.Binaries, address string) (violations []string, fired bool) {
+// violated in it. Programs that break promises with nothing armed are caught once.
+func hunt(t *testing.T, programs harness.Binaries, address string) (violations []string) {
 	t.Helper()
 	w := newWalker(t, programs)
 	recordings, err := w.recordings(t.Context(), recordingsOf(address))
 	if err != nil {
-		return []string{err.Error()}, false
+		return []string{err.Error()}
 	}
 	targets, err := chosen(recordings, address, testrun.Rand(t))
 	must(t, err)
-	w.report = func(string, ...any) {}
-	if err = w.walk(t.Context(), recordings, targets); err != nil {
+	err = w.walk(t.Context(), recordings, targets, func(_ target, violation string) { violations = append(violations, violation) })
+	if err != nil {
 		violations = append(violations, err.Error())
 	}
-	for _, one := range w.done {
-		violations, fired = append(violations, one.violations...), one.fired
-	}
-	return violations, fired
+	return violations
 }
 
 // target is one run of the walk: where, on which side and how.

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -35,24 +34,16 @@ type walker struct {
 	programs     harness.Binaries // those under test; of a mutant where one is hunted
 	dir          string
 	parallelRuns int
-	report       func(format string, args ...any)
-
-	mu   sync.Mutex
-	idle []*testbed // that the next run may use
-	done []walked
-
-	// While a victim is paused in a transaction, followers of the ledger see nothing
-	// that commits later, in any database of the server. So one victim is paused
-	// in a transaction at a time.
-	pausedInTransaction sync.Mutex
+	idle         chan *testbed // that the next run may use
 }
 
 // newWalker makes a walker, which closes its testbeds when the test ends.
 func newWalker(t *testing.T, programs harness.Binaries) *walker {
 	t.Helper()
-	w := &walker{on: sharedServer(t), programs: programs, dir: t.TempDir(), parallelRuns: parallelRuns, report: t.Errorf}
+	w := &walker{on: sharedServer(t), programs: programs, dir: t.TempDir(), parallelRuns: parallelRuns, idle: make(chan *testbed, parallelRuns)}
 	t.Cleanup(func() {
-		for _, p := range w.idle {
+		close(w.idle)
+		for p := range w.idle {
 			if err := p.close(context.WithoutCancel(t.Context())); err != nil {
 				t.Error(err)
 			}
@@ -61,131 +52,95 @@ func newWalker(t *testing.T, programs harness.Binaries) *walker {
 	return w
 }
 
-// walked is a run that was done, with the number of those before it in which its
-// point did not come up.
-type walked struct {
-	target
-	runResult
-	repeated int
-}
-
-// each does jobs in parallel, until all are done or one returns an error.
+// each does jobs in parallel, until all are done or one returns an error. An audit reads
+// everything that ever happened in a testbed, so one that had many runs is closed.
 func each[J any](ctx context.Context, w *walker, jobs []J, do func(context.Context, *testbed, J) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(w.parallelRuns)
 	for _, j := range jobs {
-		group.Go(func() error {
-			if ctx.Err() != nil {
-				return ctx.Err()
+		group.Go(func() (err error) {
+			var p *testbed
+			select {
+			case p = <-w.idle:
+			default:
+				p, err = w.newTestbed(ctx)
 			}
-			p, err := w.take(ctx)
 			if err != nil {
 				return err
 			}
 			err = do(ctx, p, j)
+			if err == nil && p.runs < freshAfter && !p.spoiled {
+				w.idle <- p
+				return nil
+			}
 			p.spoiled = p.spoiled || err != nil
-			return errors.Join(err, w.leave(ctx, p))
+			return errors.Join(err, p.close(context.WithoutCancel(ctx)))
 		})
 	}
 	return group.Wait()
 }
 
-// recordings records every scenario through every program. The first that needs it
-// watches the program with nothing to do.
+// recordings records every scenario through every program, and first the start of each program.
 func (w *walker) recordings(ctx context.Context, wanted func(scenario, program string) bool) (found []recording, err error) {
-	type task struct{ recording, own, start recording }
-	var tasks []*task
-	rests := map[string]*rest{}
+	first := scenarios()[0]
+	first.name = "start"
+	start := map[string]*recording{} // by program
+	var starts, own []*recording
 	for _, s := range scenarios() {
 		for _, program := range s.programs {
-			if wanted(s.name, program) || s.name == "success" && wanted("start", program) {
-				tasks = append(tasks, &task{recording: recording{scenario: s, program: program}})
-				rests[program] = &rest{}
+			if wanted(s.name, program) {
+				own = append(own, &recording{scenario: s, program: program})
 			}
 		}
 	}
-	err = each(ctx, w, tasks, func(ctx context.Context, p *testbed, task *task) (err error) {
-		c, r := &task.recording, rests[task.recording.program]
-		r.once.Do(func() { r.err = p.watchRest(ctx, c.program, r) })
-		if r.err != nil {
-			return fmt.Errorf("watch the %s at rest: %w", c.program, r.err)
+	for _, program := range first.programs {
+		if wanted(first.name, program) || slices.ContainsFunc(own, func(c *recording) bool { return c.program == program }) {
+			start[program] = &recording{scenario: first, program: program}
+			starts = append(starts, start[program])
 		}
-		if task.own, task.start, err = p.record(ctx, *c, r); err != nil {
-			return fmt.Errorf("record %s/%s: %w", c.scenario.name, c.program, err)
-		}
-		return nil
+	}
+	if err = each(ctx, w, starts, func(ctx context.Context, p *testbed, c *recording) error {
+		return c.record(nil, func() (runResult, error) { return p.rest(ctx, c.program) })
+	}); err != nil {
+		return nil, err
+	}
+	err = each(ctx, w, own, func(ctx context.Context, p *testbed, c *recording) error {
+		return c.record(start[c.program], func() (runResult, error) { return p.run(ctx, *c, crashAim{}) })
 	})
-	for _, task := range tasks {
-		if task.recording.scenario.name == "success" && wanted("start", task.recording.program) {
-			found = append(found, task.start)
-		}
-		if wanted(task.recording.scenario.name, task.recording.program) {
-			found = append(found, task.own)
+	for _, c := range append(starts, own...) {
+		if wanted(c.scenario.name, c.program) {
+			found = append(found, *c)
 		}
 	}
 	return found, err
 }
 
-// walk does the targets and reports what is violated, with the address by which
-// it is replayed.
-func (w *walker) walk(ctx context.Context, recordings []recording, targets []target) error {
+// walk does the targets, and reports what is violated.
+func (w *walker) walk(ctx context.Context, recordings []recording, targets []target, report func(at target, violation string)) error {
+	var mu sync.Mutex
 	return each(ctx, w, targets, func(ctx context.Context, p *testbed, t target) error {
 		i := slices.IndexFunc(recordings, func(c recording) bool { return c.scenario.name == t.scenario && c.program == t.program })
-		if i < 0 {
-			return fmt.Errorf("%s: there is no such scenario", t)
+		violations, err := p.walkTo(ctx, recordings[i], t)
+		mu.Lock()
+		defer mu.Unlock()
+		for _, violation := range violations {
+			report(t, violation)
 		}
-		result, err := p.walkTo(ctx, recordings[i], t)
-		w.mu.Lock()
-		defer w.mu.Unlock()
 		if err != nil {
-			result.violations = append(result.violations, err.Error()) // what breaks may come before the point
+			report(t, err.Error()) // what breaks may come before the point
 		}
-		w.done = append(w.done, result)
-		if err != nil {
-			return fmt.Errorf("%s: %w", t, err)
-		}
-		replay := fmt.Sprintf("repeat: go test ./e2e -run 'TestWalk$' -walk='%s'", t)
-		if !result.fired {
-			w.report("%s: not walked: its point did not come up in %d runs; %s", t, result.repeated+1, replay)
-		}
-		for _, violation := range result.violations {
-			w.report("%s: %s; %s", t, violation, replay)
-		}
-		return nil
+		return err
 	})
 }
 
 // walkTo does one run, again where its point did not come up.
-func (p *testbed) walkTo(ctx context.Context, c recording, t target) (walked, error) {
-	if c.scenario.name == "start" {
-		c.scenario = scenarios()[0]
-	}
-	for _, point := range c.points {
-		if point.crashPoint == t.point && point.inTransaction && t.fault == faultPause {
-			p.pausedInTransaction.Lock()
-			defer p.pausedInTransaction.Unlock()
-		}
-	}
-	for repeated := 0; ; repeated++ {
+func (p *testbed) walkTo(ctx context.Context, c recording, t target) ([]string, error) {
+	for range attempts {
 		result, err := p.run(ctx, c, t.crashAim)
-		p.spoiled = p.spoiled || len(result.violations) > 0 || err != nil
-		if err != nil || result.fired || p.spoiled || repeated+1 == attempts {
-			return walked{t, result, repeated}, err
+		p.spoiled = len(result.violations) > 0
+		if err != nil || result.fired || p.spoiled {
+			return result.violations, err
 		}
 	}
-}
-
-// summary says what was walked.
-func (w *walker) summary(took time.Duration) string {
-	var fired, again, pairs, violations int
-	for _, one := range w.done {
-		fired, violations = fired+number(one.fired), violations+len(one.violations)
-		again, pairs = again+number(one.again), pairs+number(one.second > 0)
-	}
-	text := fmt.Sprintf("%d runs, %d at a time, in %.1f s: %d fired, %d of %d second crashes, %d violations",
-		len(w.done), w.parallelRuns, took.Seconds(), fired, again, pairs, violations)
-	if violations == 0 && len(w.done) > 0 {
-		text += "; " + none(len(w.done), "runs")
-	}
-	return text
+	return []string{fmt.Sprintf("not walked: its point did not come up in %d runs", attempts)}, nil
 }

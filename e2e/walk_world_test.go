@@ -14,31 +14,6 @@ import (
 	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
-// take returns a testbed that is not in use, or opens one.
-func (w *walker) take(ctx context.Context) (*testbed, error) {
-	w.mu.Lock()
-	if n := len(w.idle); n > 0 {
-		defer w.mu.Unlock()
-		p := w.idle[n-1]
-		w.idle = w.idle[:n-1]
-		return p, nil
-	}
-	w.mu.Unlock()
-	return w.newTestbed(ctx)
-}
-
-// leave keeps a testbed for the next run. An audit reads everything that ever
-// happened in a testbed, so one that had many runs is closed.
-func (w *walker) leave(ctx context.Context, p *testbed) error {
-	if p.runs >= freshAfter || p.spoiled {
-		return p.close(context.WithoutCancel(ctx))
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.idle = append(w.idle, p)
-	return nil
-}
-
 // testbed is the deployment of one run at a time, with an api without faults, and the proxy
 // and the gate before the victim.
 type testbed struct {
@@ -61,6 +36,10 @@ const attemptPatience = 15 * time.Second
 
 // newTestbed opens a testbed. Where it fails, it leaves nothing behind.
 func (w *walker) newTestbed(ctx context.Context) (p *testbed, err error) {
+	log, err := os.MkdirTemp(w.dir, "testbed-")
+	if err != nil {
+		return nil, err
+	}
 	p = &testbed{walker: w, spoiled: true} // until it is open
 	p.arm("worker", newCrashPlan(crashAim{}, nil))
 	defer func() {
@@ -68,14 +47,10 @@ func (w *walker) newTestbed(ctx context.Context) (p *testbed, err error) {
 			err = errors.Join(err, p.close(context.WithoutCancel(ctx)))
 		}
 	}()
-	log, err := os.MkdirTemp(w.dir, "testbed-")
-	if err != nil {
-		return p, err
-	}
 	if p.world, err = w.on.openWorld(ctx, w.programs, log); err != nil {
 		return p, err
 	}
-	if err := p.StartSandbox(ctx, ""); err != nil {
+	if err := p.Up(ctx, with(1)); err != nil {
 		return p, err
 	}
 	if p.proxy, err = failpoint.NewProxy(ctx, p.Service, p.watch.hook); err != nil {
@@ -85,9 +60,6 @@ func (w *walker) newTestbed(ctx context.Context) (p *testbed, err error) {
 		return p, err
 	}
 	if _, err := p.tables.Exec(ctx, `update merchants set webhook_url = $1`, p.gate.URL+"/shop/webhooks"); err != nil {
-		return p, err
-	}
-	if p.APIs, err = p.StartAll(ctx, "api", p.API, 1, func(int) map[string]string { return p.APIEnv() }); err != nil {
 		return p, err
 	}
 	p.client = newClient(p.Client())
@@ -182,9 +154,6 @@ func (p *testbed) close(ctx context.Context) (err error) {
 		if err = unjudged; len(violations) > 0 {
 			err = errors.Join(err, fmt.Errorf("found only when the testbed was closed: %q", violations))
 		}
-	}
-	if p.world == nil {
-		return err
 	}
 	for _, process := range p.Processes() {
 		err = errors.Join(err, process.Kill())

@@ -181,9 +181,9 @@ func TestMain(m *testing.M) { testrun.Main(m) }
 func TestPackages_followTheirRules(t *testing.T) {
 	t.Parallel()
 	rules, pkgs := readRules(t), list(t, "./...")
-	report(t, checkRules(rules["package"], pkgs))
-	report(t, checkThirdParties(rules["module"], pkgs))
-	report(t, checkBans(rules["program"], pkgs))
+	for _, broken := range slices.Concat(checkRules(rules["package"], pkgs), checkThirdParties(rules["module"], pkgs), checkBans(rules["program"], pkgs)) {
+		t.Error(broken)
+	}
 }
 
 // TestRules_nameWhatExists finds slips that would make a rule check nothing: a package that
@@ -245,12 +245,5 @@ func TestChecks_findPlantedViolations(t *testing.T) {
 	}
 	if got := checkRules([]rule{{path: "outbox"}}, nil); len(got) != 1 {
 		t.Errorf("a rule without a package causes %q", got)
-	}
-}
-
-func report(tb testing.TB, broken []string) {
-	tb.Helper()
-	for _, b := range broken {
-		tb.Error(b)
 	}
 }

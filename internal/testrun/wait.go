@@ -50,7 +50,7 @@ func True(tb TB, what string, holds func() bool) {
 // when the wait fails.
 func Progress(tb TB, what string, look func() (seen string, done bool)) {
 	tb.Helper()
-	if seen, done := within(limit, look); !done {
+	if seen, done := Changing(limit, look); !done {
 		tb.Fatalf("no change for %v while waiting until %s; last seen: %s", limit, what, seen)
 	}
 }
@@ -58,7 +58,7 @@ func Progress(tb TB, what string, look func() (seen string, done bool)) {
 // Within reports whether holds returns true before it was false for d, by the
 // same clock. It is for tests that decide themselves what a failure means.
 func Within(d time.Duration, holds func() bool) bool {
-	_, held := within(d, func() (string, bool) { return "", holds() })
+	_, held := Changing(d, func() (string, bool) { return "", holds() })
 	return held
 }
 
@@ -89,7 +89,7 @@ func Soon(tb TB, d time.Duration, do func(try int)) {
 // closed. It ends the test if there is neither.
 func Receive[T any](tb TB, what string, from <-chan T) (value T) {
 	tb.Helper()
-	_, received := within(limit, func() (string, bool) {
+	_, received := Changing(limit, func() (string, bool) {
 		select {
 		case value = <-from:
 			return "", true
@@ -111,7 +111,9 @@ func Bounded(tb testing.TB) context.Context {
 	return ctx
 }
 
-func within(d time.Duration, look func() (seen string, done bool)) (seen string, done bool) {
+// Changing waits as Progress does, until nothing has changed for d. It is for tests that decide
+// themselves what a failure means.
+func Changing(d time.Duration, look func() (seen string, done bool)) (seen string, done bool) {
 	for last, spent, pause := "", time.Duration(0), poll; ; pause = min(pause*5/4, longestPoll) {
 		began := time.Now() //nolint:forbidigo // the one clock of waiting tests
 		seen, done = look()

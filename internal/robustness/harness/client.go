@@ -55,16 +55,12 @@ func answerOf(r Response) Answer {
 	return Answer{r.Status, r.Header.Get("Content-Type"), r.Header.Get("Location"), string(r.Body)}
 }
 
-// Member returns a text member of the body, "" where there is none.
-func (a Answer) Member(name string) string {
-	var body map[string]any
-	_ = json.Unmarshal([]byte(a.Body), &body)
-	text, _ := body[name].(string)
-	return text
-}
-
 // Problem is the type of a refusal.
-func (a Answer) Problem() string { return a.Member("type") }
+func (a Answer) Problem() string {
+	var body struct{ Type string }
+	_ = json.Unmarshal([]byte(a.Body), &body) // of another answer it is ""
+	return body.Type
+}
 
 // definitive is false for an answer after which the same request must be retried under the same
 // key.

@@ -51,14 +51,14 @@ func (w *World) Up(ctx context.Context, s Setup) (err error) {
 	if _, err = w.Run(ctx, "migrate"); err != nil {
 		return err
 	}
-	if w.APIs, err = w.StartAll(ctx, "api", w.API, s.APIs, func(int) map[string]string { return w.APIEnv() }); err != nil {
+	if w.APIs, err = w.StartAPIs(ctx, "api", s.APIs); err != nil {
 		return err
 	}
-	events := ""
-	if s.Events {
-		events = w.APIs[0].URL() // a provider knows one address
+	sandbox := map[string]string{"SANDBOX_FILE": filepath.Join(w.Log, "sandbox.jsonl"), "SHOP_WEBHOOK_SECRET": w.Secrets.Shop}
+	if s.Events { // a provider knows one address
+		sandbox["STRIPE_WEBHOOK_URL"], sandbox["STRIPE_WEBHOOK_SECRET"] = w.APIs[0].URL()+"/v1/webhooks/stripe", w.Secrets.Events
 	}
-	if err = w.StartSandbox(ctx, events); err != nil {
+	if w.Sandbox, err = w.Start(ctx, "sandbox", w.Binaries.Sandbox, sandbox); err != nil {
 		return err
 	}
 	seed := []string{
@@ -71,8 +71,7 @@ func (w *World) Up(ctx context.Context, s Setup) (err error) {
 	if _, err = w.Run(ctx, seed...); err != nil {
 		return err
 	}
-	worker := func(int) map[string]string { return w.WorkerEnv(w.Sandbox.URL()) }
-	w.Workers, err = w.StartAll(ctx, "worker", w.Worker, s.Workers, worker)
+	w.Workers, err = w.StartWorkers(ctx, "worker", s.Workers)
 	return err
 }
 
@@ -90,17 +89,6 @@ func (w *World) Start(ctx context.Context, name, path string, env map[string]str
 		return nil, errors.Join(err, p.Kill())
 	}
 	return p, nil
-}
-
-// StartSandbox starts the sandbox. Where events is not empty, the provider sends its
-// webhooks to that origin.
-func (w *World) StartSandbox(ctx context.Context, events string) (err error) {
-	env := map[string]string{"SANDBOX_FILE": filepath.Join(w.Log, "sandbox.jsonl"), "SHOP_WEBHOOK_SECRET": w.Secrets.Shop}
-	if events != "" {
-		env["STRIPE_WEBHOOK_URL"], env["STRIPE_WEBHOOK_SECRET"] = events+"/v1/webhooks/stripe", w.Secrets.Events
-	}
-	w.Sandbox, err = w.Start(ctx, "sandbox", w.Binaries.Sandbox, env)
-	return err
 }
 
 // privileged is set: the databases of a world are its maker's own.
@@ -126,11 +114,21 @@ func (w *World) WorkerEnv(provider string) map[string]string {
 	}
 }
 
+// StartAPIs starts n apis.
+func (w *World) StartAPIs(ctx context.Context, name string, n int) ([]*Process, error) {
+	return w.StartAll(ctx, name, w.API, n, w.APIEnv)
+}
+
+// StartWorkers starts n workers, which call the sandbox.
+func (w *World) StartWorkers(ctx context.Context, name string, n int) ([]*Process, error) {
+	return w.StartAll(ctx, name, w.Worker, n, func() map[string]string { return w.WorkerEnv(w.Sandbox.URL()) })
+}
+
 // StartAll starts n programs, NAME-1 to NAME-n, all at once.
-func (w *World) StartAll(ctx context.Context, name, path string, n int, env func(i int) map[string]string) ([]*Process, error) {
+func (w *World) StartAll(ctx context.Context, name, path string, n int, env func() map[string]string) ([]*Process, error) {
 	started := make([]*Process, n)
 	err := atOnce(n, func(i int) (err error) {
-		started[i], err = w.Start(ctx, name+"-"+strconv.Itoa(i+1), path, env(i))
+		started[i], err = w.Start(ctx, name+"-"+strconv.Itoa(i+1), path, env())
 		return err
 	})
 	return slices.DeleteFunc(started, func(p *Process) bool { return p == nil }), err
