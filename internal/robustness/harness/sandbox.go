@@ -14,6 +14,7 @@ import (
 type Books struct {
 	Intents              []Intent       `json:"intents"`
 	Captures             []Money        `json:"captures"`
+	Refunds              []Money        `json:"refunds"`
 	Notifications        []Notification `json:"notifications"`
 	Requests             int            `json:"requests"`
 	DuplicatesSuppressed int            `json:"duplicates_suppressed"`
@@ -24,14 +25,17 @@ type Intent struct {
 	Reference       string `json:"reference"`
 	ChargeReference string `json:"charge_reference"`
 	ID              string `json:"id"`
+	Status          string `json:"status"`
+	Captures        int    `json:"captures"`
 }
 
-// Money is a captured payment.
+// Money is a captured payment, or a refund that was paid, which has no currency.
 type Money struct {
 	Reference       string `json:"reference"`
-	ChargeReference string `json:"charge_reference"`
+	ChargeReference string `json:"charge_reference"` // of a captured payment
 	PaymentIntent   string `json:"payment_intent"`
 	Amount          int64  `json:"amount"`
+	Currency        string `json:"currency"`
 }
 
 // Notification is a webhook as the merchant received it.
