@@ -29,10 +29,11 @@ import (
 func TestAcceptCharge(t *testing.T) {
 	t.Parallel()
 
-	t.Run("a charge is accepted in one commit of key, event, posting and message", func(t *testing.T) {
+	t.Run("a charge is accepted in one commit of key, event, posting and message, and answered as it is stored", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		accept(t, keeping(t, db), request("k1"))
+		before := time.Now().Add(-time.Minute)
+		got := accept(t, keeping(t, db), request("k1"))
 		wantCharges(t, db, 1)
 		commits := testdb.One[int](t, db, `
 select count(distinct xid)
@@ -46,13 +47,6 @@ select count(distinct xid)
 		if commits != 1 {
 			t.Errorf("%d commits", commits)
 		}
-	})
-
-	t.Run("the answer is the charge as it is stored", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		before := time.Now().Add(-time.Minute)
-		got := accept(t, keeping(t, db), request("k1"))
 		id, ok := strings.CutPrefix(got.Header.Get("Location"), "/v1/charges/")
 		if !ok || got.StatusCode != http.StatusAccepted || got.Header.Get("Content-Type") != "application/json" || got.Replayed {
 			t.Errorf("the answer is %+v", got)
@@ -124,14 +118,13 @@ select count(distinct xid)
 			t.Error("a request with other metadata is another request")
 		}
 		s := load(t, db, strings.TrimPrefix(got.Header.Get("Location"), "/v1/charges/"))
+		e := s.Head()
 		var topic, messageID string
 		var payload []byte
 		var metadata map[string]string
-		err := db.QueryRow(t.Context(), `select topic, message_id, payload, metadata from outbox`).Scan(&topic, &messageID, &payload, &metadata)
-		testdb.Must(t, err)
+		testdb.Must(t, db.QueryRow(t.Context(), `select topic, message_id, payload, metadata from outbox`).Scan(&topic, &messageID, &payload, &metadata))
 		envelope, err := ledger.DecodeEnvelope(payload)
 		testdb.Must(t, err)
-		e := s.Head()
 		if topic != domain.Topic || messageID != e.ID.String() || envelope.ID != messageID || envelope.ChargeID != s.ID || envelope.Version != 1 {
 			t.Errorf("topic %s, message %s, envelope %+v, event %s of %s", topic, messageID, envelope, e.ID, s.ID)
 		}
@@ -160,16 +153,10 @@ func TestCancelCharge(t *testing.T) {
 	if got := tables(t, db); got["outbox"] != 2 || got["idempotency_keys"] != 3 {
 		t.Errorf("rows: %v", got)
 	}
-}
-
-// What an owner of the tables reads is not hidden from it, so the charge itself says whose it is.
-func TestCancelCharge_ofAnotherMerchant(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	charge := charge(t, keeping(t, db), "charge")
+	// What an owner of the tables reads is not hidden from it, so the charge itself says whose it is.
 	got, err := (&intake.Intake{DB: db}).CancelCharge(t.Context(), intake.Account{MerchantID: "globex"}, to("cancel", "k"), charge)
 	if err != nil || string(got.Body) != ledger.ErrNotFound.Error() {
-		t.Errorf("%s, %v", got.Body, err)
+		t.Errorf("another merchant is answered %s, %v", got.Body, err)
 	}
 }
 

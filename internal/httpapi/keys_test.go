@@ -190,9 +190,9 @@ func (w *world) outcomes(t *testing.T) (calls []call, answers []answer, open, pa
 func TestReplay_repeatsEveryStoredAnswer(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
-	calls, answers, open, paid := w.outcomes(t)
-	w.happen(t, open, isCanceled)
-	w.happen(t, paid, returned(strings.TrimPrefix(answers[2].header.Get("Location"), paid+"/refunds/")))
+	calls, answers, open, captured := w.outcomes(t)
+	w.happen(t, open, paid("pi_open")) // now the refund that was refused could be accepted
+	w.happen(t, captured, returned(strings.TrimPrefix(answers[2].header.Get("Location"), captured+"/refunds/")))
 	before := rows(t, w.db)
 	for i, c := range calls {
 		wantReplay(t, answers[i], w.send(t, c))
