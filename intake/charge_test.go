@@ -73,10 +73,15 @@ select count(distinct xid)
 		}
 	})
 
-	t.Run("a deadline that has passed refuses a new key and no replay", func(t *testing.T) {
+	t.Run("what is no charge, or expires in the past, is refused and leaves the key free; a replay is not refused", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		in, c := keeping(t, db), mug()
+		c.Amount = -1
+		if _, err := in.AcceptCharge(t.Context(), acme(), request("k1"), c); !errors.Is(err, domain.ErrInvalid) {
+			t.Errorf("accepted: %v", err)
+		}
+		c.Amount = 1
 		until := func(d time.Duration) intake.Charge {
 			c.ExpiresAt = new(time.Now().Add(d).Format(time.RFC3339Nano))
 			return c
@@ -84,6 +89,7 @@ select count(distinct xid)
 		if _, err := in.AcceptCharge(t.Context(), acme(), request("k1"), until(-time.Second)); !errors.Is(err, intake.ErrExpiresInPast) {
 			t.Errorf("accepted: %v", err)
 		}
+		wantCharges(t, db, 0)
 		first, err := in.AcceptCharge(t.Context(), acme(), request("k1"), until(time.Hour)) // the key is free
 		testdb.Must(t, err)
 		again, err := in.AcceptCharge(t.Context(), acme(), request("k1"), until(-time.Second))
@@ -92,17 +98,6 @@ select count(distinct xid)
 			t.Errorf("the replay is %+v", again)
 		}
 		wantCharges(t, db, 1)
-	})
-
-	t.Run("what is no charge is refused, and leaves the key free", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		c := mug()
-		c.Amount = -1
-		if _, err := keeping(t, db).AcceptCharge(t.Context(), acme(), request("k1"), c); !errors.Is(err, domain.ErrInvalid) {
-			t.Errorf("accepted: %v", err)
-		}
-		wantCharges(t, db, 0)
 	})
 
 	t.Run("the message names the event and has the request's metadata, which is no part of the request", func(t *testing.T) {
@@ -160,28 +155,20 @@ func TestCancelCharge(t *testing.T) {
 	}
 }
 
-// While the holder of the order is not known, nothing is decided.
-func TestAcceptCharge_whoseOrderCannotBeRead(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	in, account := keeping(t, db), acme()
-	account.OneChargePerOrder = true
-	testdb.Exec(t, db.Pool(), `alter table held_orders rename to away`)
-	_, err := in.AcceptCharge(t.Context(), account, request("k"), mug())
-	testdb.Exec(t, db.Pool(), `alter table away rename to held_orders`)
-	if !errors.Is(err, idempotency.ErrUnknown) {
-		t.Errorf("the error is %v", err)
-	}
-	wantCharges(t, db, 0)
-}
-
 // TestAcceptCharge_onceForEachOrder: whatever its keys are, an order of an account with
-// OneChargePerOrder has one charge until that fails.
+// OneChargePerOrder has one charge until that fails. While the holder of the order is not known, nothing is decided.
 func TestAcceptCharge_onceForEachOrder(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	in, account := keeping(t, db), acme()
 	account.OneChargePerOrder = true
+	testdb.Exec(t, db.Pool(), `alter table held_orders rename to away`)
+	_, err := in.AcceptCharge(t.Context(), account, request("k0"), mug())
+	testdb.Exec(t, db.Pool(), `alter table away rename to held_orders`)
+	if !errors.Is(err, idempotency.ErrUnknown) {
+		t.Errorf("the error is %v", err)
+	}
+	wantCharges(t, db, 0)
 	const keys = 6
 	ask := func(n int) idempotency.Result {
 		answer, err := in.AcceptCharge(t.Context(), account, request("k"+strconv.Itoa(n)), mug())
