@@ -29,10 +29,11 @@ import (
 func TestAcceptCharge(t *testing.T) {
 	t.Parallel()
 
-	t.Run("a charge is accepted in one commit of key, event, posting and message", func(t *testing.T) {
+	t.Run("a charge is accepted in one commit of key, event, posting and message, and answered as it is stored", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		accept(t, keeping(t, db), request("k1"))
+		before := time.Now().Add(-time.Minute)
+		got := accept(t, keeping(t, db), request("k1"))
 		wantCharges(t, db, 1)
 		commits := testdb.One[int](t, db, `
 select count(distinct xid)
@@ -46,13 +47,6 @@ select count(distinct xid)
 		if commits != 1 {
 			t.Errorf("%d commits", commits)
 		}
-	})
-
-	t.Run("the answer is the charge as it is stored", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		before := time.Now().Add(-time.Minute)
-		got := accept(t, keeping(t, db), request("k1"))
 		id, ok := strings.CutPrefix(got.Header.Get("Location"), "/v1/charges/")
 		if !ok || got.StatusCode != http.StatusAccepted || got.Header.Get("Content-Type") != "application/json" || got.Replayed {
 			t.Errorf("the answer is %+v", got)
@@ -79,10 +73,15 @@ select count(distinct xid)
 		}
 	})
 
-	t.Run("a deadline that has passed refuses a new key and no replay", func(t *testing.T) {
+	t.Run("what is no charge, or expires in the past, is refused and leaves the key free; a replay is not refused", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
 		in, c := keeping(t, db), mug()
+		c.Amount = -1
+		if _, err := in.AcceptCharge(t.Context(), acme(), request("k1"), c); !errors.Is(err, domain.ErrInvalid) {
+			t.Errorf("accepted: %v", err)
+		}
+		c.Amount = 1
 		until := func(d time.Duration) intake.Charge {
 			c.ExpiresAt = new(time.Now().Add(d).Format(time.RFC3339Nano))
 			return c
@@ -90,6 +89,7 @@ select count(distinct xid)
 		if _, err := in.AcceptCharge(t.Context(), acme(), request("k1"), until(-time.Second)); !errors.Is(err, intake.ErrExpiresInPast) {
 			t.Errorf("accepted: %v", err)
 		}
+		wantCharges(t, db, 0)
 		first, err := in.AcceptCharge(t.Context(), acme(), request("k1"), until(time.Hour)) // the key is free
 		testdb.Must(t, err)
 		again, err := in.AcceptCharge(t.Context(), acme(), request("k1"), until(-time.Second))
@@ -98,17 +98,6 @@ select count(distinct xid)
 			t.Errorf("the replay is %+v", again)
 		}
 		wantCharges(t, db, 1)
-	})
-
-	t.Run("what is no charge is refused, and leaves the key free", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		c := mug()
-		c.Amount = -1
-		if _, err := keeping(t, db).AcceptCharge(t.Context(), acme(), request("k1"), c); !errors.Is(err, domain.ErrInvalid) {
-			t.Errorf("accepted: %v", err)
-		}
-		wantCharges(t, db, 0)
 	})
 
 	t.Run("the message names the event and has the request's metadata, which is no part of the request", func(t *testing.T) {
@@ -124,14 +113,13 @@ select count(distinct xid)
 			t.Error("a request with other metadata is another request")
 		}
 		s := load(t, db, strings.TrimPrefix(got.Header.Get("Location"), "/v1/charges/"))
+		e := s.Head()
 		var topic, messageID string
 		var payload []byte
 		var metadata map[string]string
-		err := db.QueryRow(t.Context(), `select topic, message_id, payload, metadata from outbox`).Scan(&topic, &messageID, &payload, &metadata)
-		testdb.Must(t, err)
+		testdb.Must(t, db.QueryRow(t.Context(), `select topic, message_id, payload, metadata from outbox`).Scan(&topic, &messageID, &payload, &metadata))
 		envelope, err := ledger.DecodeEnvelope(payload)
 		testdb.Must(t, err)
-		e := s.Head()
 		if topic != domain.Topic || messageID != e.ID.String() || envelope.ID != messageID || envelope.ChargeID != s.ID || envelope.Version != 1 {
 			t.Errorf("topic %s, message %s, envelope %+v, event %s of %s", topic, messageID, envelope, e.ID, s.ID)
 		}
@@ -160,41 +148,27 @@ func TestCancelCharge(t *testing.T) {
 	if got := tables(t, db); got["outbox"] != 2 || got["idempotency_keys"] != 3 {
 		t.Errorf("rows: %v", got)
 	}
-}
-
-// What an owner of the tables reads is not hidden from it, so the charge itself says whose it is.
-func TestCancelCharge_ofAnotherMerchant(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	charge := charge(t, keeping(t, db), "charge")
+	// What an owner of the tables reads is not hidden from it, so the charge itself says whose it is.
 	got, err := (&intake.Intake{DB: db}).CancelCharge(t.Context(), intake.Account{MerchantID: "globex"}, to("cancel", "k"), charge)
 	if err != nil || string(got.Body) != ledger.ErrNotFound.Error() {
-		t.Errorf("%s, %v", got.Body, err)
+		t.Errorf("another merchant is answered %s, %v", got.Body, err)
 	}
-}
-
-// While the holder of the order is not known, nothing is decided.
-func TestAcceptCharge_whoseOrderCannotBeRead(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	in, account := keeping(t, db), acme()
-	account.OneChargePerOrder = true
-	testdb.Exec(t, db.Pool(), `alter table held_orders rename to away`)
-	_, err := in.AcceptCharge(t.Context(), account, request("k"), mug())
-	testdb.Exec(t, db.Pool(), `alter table away rename to held_orders`)
-	if !errors.Is(err, idempotency.ErrUnknown) {
-		t.Errorf("the error is %v", err)
-	}
-	wantCharges(t, db, 0)
 }
 
 // TestAcceptCharge_onceForEachOrder: whatever its keys are, an order of an account with
-// OneChargePerOrder has one charge until that fails.
+// OneChargePerOrder has one charge until that fails. While the holder of the order is not known, nothing is decided.
 func TestAcceptCharge_onceForEachOrder(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	in, account := keeping(t, db), acme()
 	account.OneChargePerOrder = true
+	testdb.Exec(t, db.Pool(), `alter table held_orders rename to away`)
+	_, err := in.AcceptCharge(t.Context(), account, request("k0"), mug())
+	testdb.Exec(t, db.Pool(), `alter table away rename to held_orders`)
+	if !errors.Is(err, idempotency.ErrUnknown) {
+		t.Errorf("the error is %v", err)
+	}
+	wantCharges(t, db, 0)
 	const keys = 6
 	ask := func(n int) idempotency.Result {
 		answer, err := in.AcceptCharge(t.Context(), account, request("k"+strconv.Itoa(n)), mug())

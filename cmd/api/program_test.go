@@ -175,6 +175,7 @@ const remote = "postgres://payonce:hunter2@db.example/payonce?sslmode=disable"
 
 func TestSettings_refusesUnsafeValues(t *testing.T) {
 	t.Parallel()
+	testrun.Refusal(t, run, nil, "DATABASE_URL is not set")
 	for unsafe := range strings.FieldsSeq(`DATABASE_URL=` + remote + ` DATABASE_URL=postgres://payonce:hunter2@db.example/payonce?sslmode=require
 DATABASE_CONNECTIONS=4 IN_FLIGHT=503 IN_FLIGHT_WAIT=0s IN_FLIGHT_WAIT=11s IDEMPOTENCY_RETENTION=0s RATE_LIMIT=-1
 AUTHENTICATION_FAILURES=-1 CARD_NUMBER_CHECK=false`) {
@@ -202,9 +203,4 @@ func TestSettings_configureTheAPI(t *testing.T) {
 	if secrets := (settings{}).config().StripeSecrets; len(secrets) > 0 {
 		t.Errorf("without a secret there is %q", secrets)
 	}
-}
-
-func TestRun_needsADatabase(t *testing.T) {
-	t.Parallel()
-	testrun.Refusal(t, run, nil, "DATABASE_URL is not set")
 }

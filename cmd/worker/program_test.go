@@ -109,7 +109,7 @@ select 'charges', '4', convert_to(payload, 'UTF8'), '{"type": "charge.requested.
 select count(*) = 4 and bool_and(waits > 0 and last_error like '%unknown type of message%')
   from inbox
  where message_id like 'newer %' and status = `
-	t.Run("a message of an unknown type waits for a newer worker", func(t *testing.T) {
+	t.Run("a message of an unknown type waits for a newer worker until GIVE_UP_AFTER", func(t *testing.T) {
 		testdb.Exec(t, db.Pool(), `
 insert into outbox (topic, message_id, payload, metadata)
 values ('charges', 'newer 1', '{}', '{"type": "charge.reviewed.v1", "ordering_key": "ch_newer", "partition_key": "acme"}');
@@ -119,8 +119,6 @@ values ('notification', 'newer 2', 'ch_newer', 'charge.reviewed.v1', '{}', '{}',
        ('resend',       'newer 4', 'ch_other', 'webhook.digest', '{}', '{}', '')`, pgx.QueryExecModeSimpleProtocol)
 		testrun.Start(t, run, working(t, url))
 		testrun.Row(t, db, newer+`'pending'`)
-	})
-	t.Run("a message of an unknown type becomes a dead letter after GIVE_UP_AFTER", func(t *testing.T) {
 		testrun.Start(t, run, working(t, url, "GIVE_UP_AFTER", "1s", "BACKOFF_BASE", "10ms", "BACKOFF_CAP", "50ms"))
 		testrun.Row(t, db, newer+`'dead'`)
 	})
@@ -211,15 +209,6 @@ func TestRun_isOfOneAccount(t *testing.T) {
 		open = `select count(*) = 1 from inbox where status = 'pending' and attempts = 0`
 		done = `select count(*) = 0 from inbox where status <> 'done'`
 	)
-	unready := func(p *testrun.Running, why string) {
-		t.Helper()
-		testrun.True(t, "it is not ready: "+why, func() bool {
-			got := p.Get(t, "/readyz")
-			return got.Status == http.StatusServiceUnavailable && strings.Contains(got.Body, why)
-		})
-		testrun.Row(t, db, open)
-	}
-
 	testdb.Exec(t, db.Pool(), strings.Replace(message, "%", "1", 1))
 	testdb.Exec(t, db.Pool(), `update restore_mark set written_in = written_in`)
 	status.Store(http.StatusOK)
@@ -232,10 +221,10 @@ func TestRun_isOfOneAccount(t *testing.T) {
 	status.Store(http.StatusUnauthorized)
 	testdb.Exec(t, db.Pool(), `update restore_mark set written_in = pg_current_xact_id()`)
 	p := testrun.Start(t, run, of("acct_1"))
-	unready(p, "STRIPE_SECRET_KEY")
+	testrun.True(t, "it is not ready", func() bool { return strings.Contains(p.Get(t, "/readyz").Body, "STRIPE_SECRET_KEY") })
+	testrun.Row(t, db, open)
 	status.Store(http.StatusOK)
 	testrun.Row(t, db, done)
-	testrun.True(t, "it is ready", func() bool { return p.Get(t, "/readyz").Status == http.StatusOK })
 	p.Stop()
 
 	testdb.Exec(t, db.Pool(), strings.Replace(message, "%", "3", 1))
@@ -286,12 +275,8 @@ func TestRoute(t *testing.T) {
 	}
 }
 
-// idle is a worker whose database is not there.
-func idle() *service.Service {
-	return &service.Service{DB: &postgres.DB{}, Bell: service.NewBell(nil)}
-}
-
-// A topic has one reader. What follows an event of a charge passes no topic.
+// A topic has one reader. What follows an event of a charge passes no topic. A restarted worker has the same host, and
+// in a container the same process id: its old messages are those of another holder.
 func TestProcessors_onlyNotificationsWaitBehindADeadLetter(t *testing.T) {
 	t.Parallel()
 	type of struct {
@@ -302,29 +287,18 @@ func TestProcessors_onlyNotificationsWaitBehindADeadLetter(t *testing.T) {
 		fulfillment.ChargeReceiver: {domain.Topic, inbox.Pass}, fulfillment.NotificationReceiver: {"", inbox.Block},
 		fulfillment.ResendReceiver: {"", inbox.Pass},
 	}
-	got := map[string]of{}
-	receivers, err := processors(idle(), fulfillment.Services{}, nil, settings{})
-	testdb.Must(t, err)
-	for _, r := range receivers {
-		got[r.Name] = of{r.Topic, r.processor.Policy.DeadLetters}
-	}
-	testrun.Same(t, "receivers", want, got)
-}
-
-// A restarted worker has the same host, and in a container the same process id. Its old messages are
-// those of another holder.
-func TestProcessors_haveAnotherHolderAfterEachStart(t *testing.T) {
-	t.Parallel()
-	seen := map[string]bool{}
+	got, holders := map[string]of{}, map[string]bool{}
 	for range 2 {
-		receivers, err := processors(idle(), fulfillment.Services{}, nil, settings{})
+		receivers, err := processors(&service.Service{DB: &postgres.DB{}, Bell: service.NewBell(nil)}, fulfillment.Services{}, nil, settings{})
 		testdb.Must(t, err)
 		for _, r := range receivers {
+			got[r.Name] = of{r.Topic, r.processor.Policy.DeadLetters}
 			holder := r.Name + " " + r.processor.Holder
-			if seen[holder] || !strings.HasPrefix(r.processor.Holder, program.Instance()+"/") {
-				t.Errorf("%s has the holder %s, after %v", r.Name, r.processor.Holder, seen)
+			if holders[holder] || !strings.HasPrefix(r.processor.Holder, program.Instance()+"/") {
+				t.Errorf("%s has the holder %s, after %v", r.Name, r.processor.Holder, holders)
 			}
-			seen[holder] = true
+			holders[holder] = true
 		}
 	}
+	testrun.Same(t, "receivers", want, got)
 }

@@ -12,17 +12,15 @@ import (
 
 func abandon(key string) call { return to("/v1/idempotency-keys/"+key+"/abandon", "", "") }
 
-type abandoned struct {
-	Abandoned bool                    `json:"abandoned"`
-	Charge    struct{ Status string } `json:"charge"`
-}
-
 // wantAbandoned gives the key up. charge is the status of the charge that was accepted under
 // it, or "".
 func (w *world) wantAbandoned(t *testing.T, key, charge string) {
 	t.Helper()
 	a := w.send(t, abandon(key))
-	var got abandoned
+	var got struct {
+		Abandoned bool
+		Charge    struct{ Status string }
+	}
 	testdb.Must(t, json.Unmarshal([]byte(a.body), &got))
 	if a.status != http.StatusOK || got.Abandoned != (charge == "") || got.Charge.Status != charge {
 		t.Errorf("%s: status %d: %s", key, a.status, a.body)

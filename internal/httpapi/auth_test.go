@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/labstack/echo/v4"
 
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/merchants"
@@ -81,42 +83,37 @@ func behindProxy(c *httpapi.Config) {
 // from is the call of a client behind a proxy.
 func (c call) from(address string) call { return c.with("X-Forwarded-For", address) }
 
-// TestAccessLog_saysWhoAndFromWhere: a client behind a trusted proxy has the last address that
-// is not a proxy's; no other caller chooses an address. So do the events.
-func TestAccessLog_saysWhoAndFromWhere(t *testing.T) {
+// TestClient_isNoProxy: a client behind a trusted proxy has the last address that is not a proxy's; no
+// other caller chooses an address.
+func TestClient_isNoProxy(t *testing.T) {
 	t.Parallel()
 	const forged = "198.51.100.66"
-	direct, proxied := serve(t), serve(t, behindProxy)
+	var behind httpapi.Config
+	behindProxy(&behind)
+	direct, proxied := httpapi.ClientBehind(nil), httpapi.ClientBehind(behind.TrustedProxies)
 	for name, test := range map[string]struct {
-		w         *world
-		forwarded []string
-		client    string
+		find              echo.IPExtractor
+		forwarded, client string
 	}{
-		"no proxy":                       {direct, nil, "127.0.0.1"},
-		"a header without a proxy":       {direct, []string{forged}, "127.0.0.1"},
-		"a proxy":                        {proxied, []string{"203.0.113.9"}, "203.0.113.9"},
-		"two proxies":                    {proxied, []string{"203.0.113.9, 10.1.2.3"}, "203.0.113.9"},
-		"an address before the client's": {proxied, []string{forged + ", 203.0.113.9"}, "203.0.113.9"},
-		"a header before the proxy's":    {proxied, []string{forged, "203.0.113.9"}, "203.0.113.9"},
-		"IPv6":                           {proxied, []string{"2001:db8::7"}, "2001:db8::7"},
-		"a hop with a port":              {proxied, []string{"203.0.113.9:54321"}, "203.0.113.9"},
-		"a proxy with a port":            {proxied, []string{"203.0.113.9, 10.1.2.3:80"}, "203.0.113.9"},
-		"IPv6 with a port":               {proxied, []string{"[2001:db8::7]:443"}, "2001:db8::7"},
-		"IPv6 in brackets":               {proxied, []string{"[2001:db8::7]"}, "2001:db8::7"},
-		"no address":                     {proxied, []string{"4242424242424242"}, "127.0.0.1"},
+		"no proxy":                       {direct, "", "127.0.0.1"},
+		"a header without a proxy":       {direct, forged, "127.0.0.1"},
+		"a proxy":                        {proxied, "203.0.113.9", "203.0.113.9"},
+		"two proxies":                    {proxied, "203.0.113.9, 10.1.2.3", "203.0.113.9"},
+		"an address before the client's": {proxied, forged + ", 203.0.113.9", "203.0.113.9"},
+		"a header before the proxy's":    {proxied, forged + "\n203.0.113.9", "203.0.113.9"},
+		"IPv6":                           {proxied, "2001:db8::7", "2001:db8::7"},
+		"a hop with a port":              {proxied, "203.0.113.9:54321", "203.0.113.9"},
+		"a proxy with a port":            {proxied, "203.0.113.9, 10.1.2.3:80", "203.0.113.9"},
+		"IPv6 with a port":               {proxied, "[2001:db8::7]:443", "2001:db8::7"},
+		"IPv6 in brackets":               {proxied, "[2001:db8::7]", "2001:db8::7"},
+		"no address":                     {proxied, "4242424242424242", "127.0.0.1"},
 	} {
-		a := test.w.send(t, get("/v1/balances").with("X-Forwarded-For", test.forwarded...))
-		test.w.send(t, get("/v1/balances").as(merchants.NewKey()))
-		all := lines(t, test.w)
-		line, last := all[len(all)-2], all[len(all)-1]
-		want := []any{"acme", merchants.Prefix(apiKey), test.client, float64(len(a.body)), nil, nil}
-		got := []any{line["merchant"], line["key_id"], line["client"], line["bytes"], last["merchant"], last["key_id"]}
-		testrun.Same(t, name, want, got)
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
+		r.RemoteAddr, r.Header["X-Forwarded-For"] = "127.0.0.1:80", strings.Split(test.forwarded, "\n")
+		if got := test.find(r); got != test.client {
+			t.Errorf("%s: the client is %s, want %s", name, got, test.client)
+		}
 	}
-	proxied.accepted(t, post("key-1", body()).from("203.0.113.9").with("X-Request-Id", "req-1"))
-	testrun.Row(t, proxied.db, `
-select metadata - 'causation_id' = jsonb_build_object('correlation_id', 'req-1', 'actor', 'api', 'api_key', $1::text, 'client', '203.0.113.9')
-  from ledger_events`, merchants.Prefix(apiKey))
 }
 
 // TestGuesses_areBackedOff: an address that has sent too many wrong keys gets 429, and no

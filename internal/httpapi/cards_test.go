@@ -9,20 +9,6 @@ import (
 	"github.com/payonce/payonce/internal/httpapi"
 )
 
-// numbered returns digits that begin with a prefix and pass Luhn's check.
-func numbered(prefix string, digits int) string {
-	number := prefix + strings.Repeat("0", digits-len(prefix)-1)
-	sum := 0
-	for i := range len(number) {
-		d := int(number[len(number)-1-i] - '0')
-		if i%2 == 0 {
-			d = 2*d/10 + 2*d%10
-		}
-		sum += d
-	}
-	return number + strconv.Itoa((10-sum%10)%10)
-}
-
 func TestHoldsCard_knowsTheNetworksInUse(t *testing.T) {
 	t.Parallel()
 	lengths := map[string][]int{ // of each network's first and last prefixes, and of their neighbours
@@ -35,13 +21,15 @@ func TestHoldsCard_knowsTheNetworksInUse(t *testing.T) {
 	}
 	for prefix, want := range lengths {
 		for digits := 12; digits <= 20; digits++ {
-			number := numbered(prefix, digits)
-			if got := httpapi.HoldsCard(number); got != slices.Contains(want, digits) {
-				t.Errorf("%s, of %d digits: %v", number, digits, got)
+			var cards []string // the last digit is Luhn's check of the others
+			for last := range 10 {
+				number := prefix + strings.Repeat("0", digits-len(prefix)-1) + strconv.Itoa(last)
+				if httpapi.HoldsCard(number) {
+					cards = append(cards, number)
+				}
 			}
-			last := (number[digits-1]-'0'+1)%10 + '0'
-			if wrong := number[:digits-1] + string(last); httpapi.HoldsCard(wrong) {
-				t.Errorf("%s fails Luhn's check", wrong)
+			if len(cards) > 1 || (len(cards) == 1) != slices.Contains(want, digits) {
+				t.Errorf("%s, %d digits: these are taken for card numbers: %q", prefix, digits, cards)
 			}
 		}
 	}

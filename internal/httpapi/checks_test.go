@@ -3,12 +3,15 @@ package httpapi_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	v3 "github.com/pb33f/libopenapi/datamodel/high/v3"
 
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/merchants"
@@ -129,17 +132,21 @@ func TestLayers_refuseBeforeTheKey(t *testing.T) {
 	}
 }
 
-// needed is the scope of every route, "" where none is asked for, as the manual has them.
-// HEAD needs what GET needs.
-func needed() map[string]merchants.Scope {
-	scopes := map[string]merchants.Scope{}
-	for _, row := range slices.Concat(manual("http.md", "GET /"), manual("http.md", "POST /")) {
-		route := regexp.MustCompile(`{(\w+)}`).ReplaceAllString(row[0], ":$1")
-		scopes[route] = merchants.Scope(strings.Trim(row[2], "`–"))
-		if path, read := strings.CutPrefix(route, "GET "); read {
-			scopes["HEAD "+path] = scopes[route]
+// needed is the scope of every operation of the contract, "" where none is asked for.
+func needed(t *testing.T) map[string]string {
+	t.Helper()
+	scopes := map[string]string{}
+	operations(theContract(t), func(method, path string, o *v3.Operation, _ []*v3.Parameter) {
+		if o.Security == nil {
+			t.Errorf("%s %s does not say what it needs", method, path)
 		}
-	}
+		scopes[method+" "+path] = ""
+		for _, requirement := range o.Security {
+			for _, of := range requirement.Requirements.FromOldest() {
+				scopes[method+" "+path] += strings.Join(of, " ")
+			}
+		}
+	})
 	return scopes
 }
 
@@ -147,7 +154,7 @@ func needed() map[string]merchants.Scope {
 // key: it changes nothing where it is admitted.
 func request(route string) call {
 	method, path, _ := strings.Cut(route, " ")
-	path = regexp.MustCompile(`:[a-z]+`).ReplaceAllString(path, "1")
+	path = regexp.MustCompile(`{[a-z]+}`).ReplaceAllString(path, "1")
 	return to(path, "", "").with("Idempotency-Key").like(method)
 }
 
@@ -155,17 +162,20 @@ func TestEveryRoute_needsItsScope(t *testing.T) {
 	testdb.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := serve(t)
-	before := rows(t, w.db)
+	before, routes := rows(t, w.db), needed(t)
+	for route, needs := range maps.Clone(routes) { // HEAD needs what GET needs
+		routes[strings.Replace(route, "GET ", "HEAD ", 1)] = needs
+	}
 	for _, scope := range merchants.Scopes() {
 		alone := w.keyFor(t, scope)
 		all := w.keyFor(t, slices.DeleteFunc(merchants.Scopes(), func(s merchants.Scope) bool { return s == scope })...)
 		before["api_keys"] += 2
 		before["operator_actions"] += 2
-		for route, needs := range needed() {
+		for route, needs := range routes {
 			if needs == "" {
 				continue
 			}
-			for key, lets := range map[string]bool{alone: needs == scope, all: needs != scope} {
+			for key, lets := range map[string]bool{alone: needs == string(scope), all: needs != string(scope)} {
 				a := w.send(t, request(route).as(key))
 				if a.status == http.StatusUnauthorized || lets == (a.status == http.StatusForbidden) {
 					t.Errorf("%s by a key with the scope %s alone (%t) or all but it: status %d: %s", route, scope, key == alone, a.status, a.body)
@@ -174,7 +184,7 @@ func TestEveryRoute_needsItsScope(t *testing.T) {
 				if says := a.header.Get("WWW-Authenticate"); !lets && says != want {
 					t.Errorf("%s: WWW-Authenticate is %s, want %s", route, says, want)
 				}
-				if !lets && !strings.HasPrefix(route, "HEAD") && !strings.Contains(wantProblem(t, a, "/problems/forbidden").Detail, string(needs)) {
+				if !lets && !strings.HasPrefix(route, "HEAD") && !strings.Contains(wantProblem(t, a, "/problems/forbidden").Detail, needs) {
 					t.Errorf("%s: it does not say which scope is missing: %s", route, a.body)
 				}
 			}

@@ -8,25 +8,14 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// TestCapacity_forgetsWhoHasLeft: callers choose their addresses, so the memory of those that have
-// left would have no bound.
-func TestCapacity_forgetsWhoHasLeft(t *testing.T) {
+// TestLimits_rememberFew: callers choose their addresses. Of requests that have ended nothing is kept, an attacker
+// with many addresses pushes out others, and no client of IPv6 has more than one.
+func TestLimits_rememberFew(t *testing.T) {
 	t.Parallel()
 	a := newCapacity(2, 1)
-	leave, err := a.enter("m", 1)
-	if err != nil {
-		t.Fatal(err)
+	if err := a.within("m", 1, func() error { return nil }); err != nil || a.all != 0 || len(a.of) != 0 {
+		t.Errorf("%v; %d places and %v are still taken", err, a.all, a.of)
 	}
-	leave()
-	if a.all != 0 || len(a.of) != 0 {
-		t.Errorf("%d places and %v are still taken", a.all, a.of)
-	}
-}
-
-// TestRates_areRemembered: an attacker with many addresses pushes out others, so memory is bounded,
-// and no client of IPv6 has more than one.
-func TestRates_areRemembered(t *testing.T) {
-	t.Parallel()
 	r, now := newRates(rate.Every(guessInterval), 1), time.Unix(1_800_000_000, 0)
 	addr := netip.MustParseAddr("10.0.0.0")
 	for range remembered + 100 {

@@ -3,6 +3,7 @@ package httpapi_test
 import (
 	"bufio"
 	"fmt"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -94,10 +95,7 @@ func TestInFlight(t *testing.T) {
 	// What takes no request slot is served.
 	wantProblem(t, w.send(t, charge("5").as("unknown")), "/problems/unauthorized")
 	w.read(t, get("/healthz"))
-	testrun.Progress(t, "/readyz is answered", func() (seen string, done bool) {
-		a := w.send(t, get("/readyz"))
-		return a.body, a.status == http.StatusOK || strings.Contains(a.body, "confirms no commit") // which commits do here
-	})
+	w.read(t, get("/readyz"))
 
 	testdb.Must(t, held.Rollback(t.Context()))
 	for _, answers := range []<-chan answer{ours, theirs} {
@@ -110,9 +108,6 @@ func TestInFlight(t *testing.T) {
 	wantRows(t, db, before, ofCharges(6))
 	for _, c := range []call{charge("5"), charge("4").as(strangerKey)} {
 		w.first(t, c)
-	}
-	if !strings.Contains(w.log.String(), `"error":"too many requests are in flight`) {
-		t.Error("the log does not say why")
 	}
 }
 
@@ -129,19 +124,11 @@ func TestSlowBodies_keepNoOthersOut(t *testing.T) {
 	address, before := w.listen(t, w.server.Handler), rows(t, w.db)
 	head := "POST /v1/charges HTTP/1.1\r\n" + mine + isJSON + "\r\nIdempotency-Key: half\r\nContent-Length: 1000\r\n\r\n"
 	unfinished := "POST /v1/webhooks/stripe HTTP/1.1\r\nHost: payonce\r\nX-Forwarded-For: 203.0.113.9\r\nContent-Length: 65536\r\n\r\nx"
-	ended := make(chan int, slow)
+	var events []net.Conn
 	for range slow {
 		dial(t, address, head)
 		dial(t, address, head+body())
-		conn := dial(t, address, unfinished)
-		go func() {
-			status := 0
-			if response, err := http.ReadResponse(bufio.NewReader(conn), nil); err == nil {
-				status = response.StatusCode
-				_ = response.Body.Close()
-			}
-			ended <- status
-		}()
+		events = append(events, dial(t, address, unfinished))
 		wantReceived(t, w.send(t, signed(event("evt_1", "customer.created", "{}"))))
 	}
 	for i := range good {
@@ -153,12 +140,10 @@ func TestSlowBodies_keepNoOthersOut(t *testing.T) {
 		wantStatus(t, a, http.StatusAccepted)
 	}
 	wantRows(t, w.db, before, ofCharges(good))
-	answered := map[int]int{}
-	for range slow { // without the end of any body
-		answered[testrun.Receive(t, "the end of a slow sender", ended)]++
-	}
-	if answered[http.StatusServiceUnavailable]+answered[http.StatusBadRequest] != slow {
-		t.Errorf("slow senders are answered by status: %v", answered)
+	for _, conn := range events { // without the end of any body
+		if a := readAnswer(t, bufio.NewReader(conn)); a.status != http.StatusServiceUnavailable && a.status != http.StatusBadRequest {
+			t.Errorf("a slow sender is answered %d", a.status)
+		}
 	}
 }
 

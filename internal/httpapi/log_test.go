@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"path"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/httpapi"
+	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -25,18 +25,36 @@ func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 	t.Parallel()
 	const secret, parent = "secret-5e1a", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	const key, planted = secret + "-key", `alter table idempotency_keys add constraint planted check (key = '') not valid`
-	seen, db := &watched{}, openWith(t, postgres.Options{LockTimeout: 20 * time.Millisecond})
-	w := serveOn(t, db, takesEvents, seen.watch)
+	var seen httpapi.Answer
+	observe := func(api *httpapi.Config) {
+		api.Observe = func(next echo.HandlerFunc) echo.HandlerFunc {
+			return func(c echo.Context) error {
+				r := c.Request()
+				trace := strings.Join(r.Header.Values("Traceparent"), "+") + "/ours"
+				c.SetRequest(r.WithContext(context.WithValue(r.Context(), traceKey{}, trace)))
+				err := next(c)
+				seen = httpapi.AnswerOf(c)
+				return err
+			}
+		}
+		api.Carry = func(ctx context.Context) map[string]string {
+			trace, _ := ctx.Value(traceKey{}).(string)
+			return map[string]string{"traceparent": trace}
+		}
+	}
+	db := openWith(t, postgres.Options{LockTimeout: 20 * time.Millisecond})
+	w := serveOn(t, db, takesEvents, behindProxy, observe)
 	r := w.routes(t)[2]
 	ours, other := path.Base(path.Dir(r.path)), strings.Replace(r.path, "ch_", "ch_x", 1)
 	w.accept(t, secret+"-old", body())
 	testdb.Exec(t, db.Pool(), `update idempotency_keys set expires_at = clock_timestamp() - interval '1 second'`)
 	held := holdAt(t, db, "POST /v1/charges", secret+"-held")
-	pending := serveOn(t, db, seen.watch, func(api *httpapi.Config) { api.InFlight = http.StatusAccepted })
+	pending := serveOn(t, db, observe, func(api *httpapi.Config) { api.InFlight = http.StatusAccepted })
 	order := body("order_id", `"`+secret+`"`, "description", `"`+secret+`"`, "payment_method", `"`+secret+`"`, "customer", `"`+secret+`"`,
 		"metadata", `{"`+secret+`":"`+secret+`"}`, "items", `[{"sku":"`+secret+`","quantity":1}]`)
 	late := unsigned("{}").with("Stripe-Signature", "t="+unix(301)+",v1="+mac(stripeSecret, unix(301), "{}"))
 	const charges, refunds, ofKey, events = "/v1/charges", "/v1/charges/:id/refunds", "/v1/idempotency-keys/:key", "/v1/webhooks/stripe"
+	known := func(c call) call { return c.from("203.0.113.9").with("X-Request-Id", "req-1") }
 	unread, first, replayed := httpapi.Result(""), httpapi.KeyFirst, httpapi.KeyReplayed
 	testdb.Exec(t, db.Pool(), `delete from outbox`)
 	for _, test := range []struct {
@@ -44,34 +62,33 @@ func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 		call   call
 		status int
 		route  string
-		key    string // that was read
 		result httpapi.Result
 	}{
-		{w, r.under(key).with("Traceparent", parent), 202, refunds, key, first},
-		{w, r.under(`"` + key + `"`), 202, refunds, key, replayed},
-		{w, r.under(key).with("Prefer", secret+", wait="+secret), 202, refunds, key, replayed},
-		{w, to(other, key, r.body), 422, refunds, key, httpapi.KeyReused},
-		{w, to(other, key+"-2", r.body), 404, refunds, key + "-2", first},
-		{w, to(other, key+"-2", r.body), 404, refunds, key + "-2", replayed},
-		{w, r.under(key + " " + key), 400, refunds, "", unread},
-		{w, r.under(key).as(secret).with("X-Request-Id", "req-1"), 401, refunds, "", httpapi.DeniedInvalid},
-		{w, to(r.path, key, `{"`+secret+`":1}`), 400, refunds, "", unread},
-		{w, to(r.path, key+"-reason", `{"amount":1,"reason":"`+secret+`"}`), 202, refunds, key + "-reason", first},
-		{w, post(secret+"-order", order), 202, charges, secret + "-order", first},
-		{w, post(secret+"-past", body("expires_at", `"2026-01-01T00:00:00Z"`)), 422, charges, secret + "-past", first},
-		{w, post(secret+"-old", body()), 410, charges, secret + "-old", httpapi.KeyExpired},
-		{w, post(secret+"-held", body()), 409, charges, secret + "-held", httpapi.KeyInUse},
-		{pending, post(secret+"-held", body()), 202, charges, secret + "-held", httpapi.KeyInUse},
-		{w, get("/v1/charges/" + secret), 404, "/v1/charges/:id", "", unread},
-		{w, get("/v1/charges").like("BREW"), 405, charges, "", unread},
-		{w, get("/" + secret + "?q=" + secret), 404, "", "", unread},
-		{w, get("/v1/idempotency-keys/" + key + "?q=" + secret), 200, ofKey, "", unread},
-		{w, get("/v1/idempotency-keys/" + secret), 404, ofKey, "", unread},
-		{w, late, 400, events, "", httpapi.EventClock},
-		{w, signed(event("evt_2", "payment_intent.succeeded", intentOf("ch_of_nobody"))), 200, events, "", httpapi.EventIgnored},
-		{w, signed(event("evt_1", "payment_intent.succeeded", intentOf(ours))).with("Traceparent", parent), 200, events, "", httpapi.EventSent},
-		{w, post(key+"-new", body()), 503, charges, key + "-new", httpapi.KeyUnavailable},
-		{w, post(key, body()), 503, charges, "", unread},
+		{w, known(r.under(key)).with("Traceparent", parent), 202, refunds, first},
+		{w, known(r.under(`"` + key + `"`)), 202, refunds, replayed},
+		{w, r.under(key).with("Prefer", secret+", wait="+secret), 202, refunds, replayed},
+		{w, to(other, key, r.body), 422, refunds, httpapi.KeyReused},
+		{w, to(other, key+"-2", r.body), 404, refunds, first},
+		{w, to(other, key+"-2", r.body), 404, refunds, replayed},
+		{w, r.under(key + " " + key), 400, refunds, unread},
+		{w, r.under(key).as(secret).with("X-Request-Id", "req-1"), 401, refunds, httpapi.DeniedInvalid},
+		{w, to(r.path, key, `{"`+secret+`":1}`), 400, refunds, unread},
+		{w, to(r.path, key+"-reason", `{"amount":1,"reason":"`+secret+`"}`), 202, refunds, first},
+		{w, post(secret+"-order", order), 202, charges, first},
+		{w, post(secret+"-past", body("expires_at", `"2026-01-01T00:00:00Z"`)), 422, charges, first},
+		{w, post(secret+"-old", body()), 410, charges, httpapi.KeyExpired},
+		{w, post(secret+"-held", body()), 409, charges, httpapi.KeyInUse},
+		{pending, post(secret+"-held", body()), 202, charges, httpapi.KeyInUse},
+		{w, get("/v1/charges/" + secret), 404, "/v1/charges/:id", unread},
+		{w, get("/v1/charges").like("BREW"), 405, charges, unread},
+		{w, get("/" + secret + "?q=" + secret), 404, "", unread},
+		{w, get("/v1/idempotency-keys/" + key + "?q=" + secret), 200, ofKey, unread},
+		{w, get("/v1/idempotency-keys/" + secret), 404, ofKey, unread},
+		{w, late, 400, events, httpapi.EventClock},
+		{w, signed(event("evt_2", "payment_intent.succeeded", intentOf("ch_of_nobody"))), 200, events, httpapi.EventIgnored},
+		{w, signed(event("evt_1", "payment_intent.succeeded", intentOf(ours))).with("Traceparent", parent), 200, events, httpapi.EventSent},
+		{w, post(key+"-new", body()), 503, charges, httpapi.KeyUnavailable},
+		{w, post(key, body()), 503, charges, unread},
 	} {
 		if test.result == httpapi.KeyUnavailable {
 			testdb.Must(t, held.Rollback(t.Context()))
@@ -85,19 +102,28 @@ func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 		if want.Method == "BREW" {
 			want.Method = "other"
 		}
-		testrun.Same(t, test.call.path+", answered "+a.body, want, seen.last())
-		all := lines(t, test.w)
-		line := all[len(all)-1]
-		if ms, ok := line["milliseconds"].(float64); !ok || ms < 0 {
-			t.Errorf("milliseconds is %v", line["milliseconds"])
-		}
-		logged := []any{want.Method, test.route, float64(test.status), a.header.Get("X-Request-Id"), nil, nil}
-		if test.key != "" {
-			logged[4], logged[5] = idempotency.Hash(test.key), test.result == replayed
-		}
-		testrun.Same(t, "the line of "+test.call.path, logged,
-			[]any{line["method"], line["route"], line["status"], line["request_id"], line["key_hash"], line["replayed"]})
+		testrun.Same(t, test.call.path+", answered "+a.body, want, seen)
 	}
+	var line map[string]any
+	for text := range strings.Lines(w.log.String()) {
+		if fields := members(t, text); fields["replayed"] == true {
+			line = fields
+			break
+		}
+	}
+	for _, name := range []string{"time", "level", "milliseconds", "bytes"} {
+		delete(line, name)
+	}
+	testrun.Same(t, "the line of a replay", map[string]any{
+		"msg": "request", "method": "POST", "route": refunds, "status": 202.0, "request_id": "req-1", "client": "203.0.113.9",
+		"merchant": "acme", "key_id": merchants.Prefix(apiKey), "key_hash": idempotency.Hash(key), "replayed": true,
+	}, line)
+	testrun.Row(t, db, `
+select metadata - 'causation_id' = jsonb_build_object('correlation_id', 'req-1', 'actor', 'api', 'api_key', $1::text, 'client', '203.0.113.9')
+  from ledger_events
+ where type = 'refund.requested.v1'
+ order by position
+ limit 1`, merchants.Prefix(apiKey))
 	wantNoneOf(t, w, secret, apiKey)
 	wantNoneOf(t, pending, secret, apiKey)
 	testrun.Same(t, "traces", []string{parent + "/ours", "/ours", "/ours", parent + "/ours"}, // replays and refusals leave no message
@@ -115,17 +141,7 @@ func wantNoneOf(t *testing.T, w *world, secrets ...string) {
 	}
 }
 
-// lines are the access log's. A line that is not JSON ends the test.
-func lines(t *testing.T, w *world) []map[string]any {
-	t.Helper()
-	var all []map[string]any
-	for line := range strings.Lines(w.log.String()) {
-		if fields := members(t, line); fields["msg"] == "request" {
-			all = append(all, fields)
-		}
-	}
-	return all
-}
+type traceKey struct{}
 
 // TestRequestID_isInAnswerAndLog: the caller's own id, or else one of ours, is in every answer. TestAccessLog_holdsHashesOfKeys
 // has that it is in the line that is logged for it.
@@ -144,38 +160,4 @@ func TestRequestID_isInAnswerAndLog(t *testing.T) {
 	if got := w.send(t, get("/healthz").with("X-Request-Id", "req-1", "req-2")).header.Values("X-Request-Id"); len(got) != 1 || uuid.Validate(got[0]) != nil {
 		t.Errorf("of two X-Request-Id the answer has %q", got)
 	}
-}
-
-// watched is what Config.Observe has seen.
-type watched struct {
-	mu      sync.Mutex
-	answers []httpapi.Answer
-}
-
-type traceKey struct{}
-
-// watch observes requests, and has their messages carry the traceparents that it sees.
-func (o *watched) watch(api *httpapi.Config) {
-	api.Observe = func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c echo.Context) error {
-			r := c.Request()
-			trace := strings.Join(r.Header.Values("Traceparent"), "+") + "/ours"
-			c.SetRequest(r.WithContext(context.WithValue(r.Context(), traceKey{}, trace)))
-			err := next(c)
-			o.mu.Lock()
-			defer o.mu.Unlock()
-			o.answers = append(o.answers, httpapi.AnswerOf(c))
-			return err
-		}
-	}
-	api.Carry = func(ctx context.Context) map[string]string {
-		trace, _ := ctx.Value(traceKey{}).(string)
-		return map[string]string{"traceparent": trace}
-	}
-}
-
-func (o *watched) last() httpapi.Answer {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.answers[len(o.answers)-1]
 }

@@ -157,6 +157,8 @@ func TestStripeEvent_isRefused(t *testing.T) {
 		"an id of 256 characters":  event(strings.Repeat("e", 256), "payment_intent.succeeded", intentOf(charge)),
 		"a type of 101 characters": event("evt_1", "payment_intent."+strings.Repeat("a", 86), intentOf(charge)),
 		"no data":                  `{"id":"evt_1","type":"payment_intent.succeeded"}`,
+		"a type that is no ASCII":  event("evt_1", "payment_intent.\ufffd", intentOf(charge)),
+		"half a surrogate pair":    strings.Replace(right, "ref_1", `\ud800`, 1),
 		"an object without id":     event("evt_1", "payment_intent.succeeded", `{}`),
 		"lists within lists":       event("evt_1", "payment_intent.succeeded", strings.Repeat("[", 20_000)+strings.Repeat("]", 20_000)),
 	} {
@@ -187,14 +189,8 @@ func TestSignature(t *testing.T) {
 	at := func(moment, secret string) []string {
 		return []string{"t=" + moment + ",v1=" + mac(secret, moment, news)}
 	}
-	for name, headers := range map[string][]string{
-		"the secret before it was changed": at(now, olderSecret),
-		"300 seconds old":                  at(unix(-300), stripeSecret),
-		"300 seconds ahead":                at(unix(300), stripeSecret),
-	} {
-		t.Run(name, func(t *testing.T) {
-			wantReceived(t, w.send(t, unsigned(news).with("Stripe-Signature", headers...)))
-		})
+	for _, headers := range [][]string{at(now, olderSecret), at(unix(-300), stripeSecret), at(unix(300), stripeSecret)} {
+		wantReceived(t, w.send(t, unsigned(news).with("Stripe-Signature", headers...)))
 	}
 	for name, headers := range map[string][]string{
 		"a repeated header": {"t=" + now + ",v1=" + right, "t=" + now + ",v1=" + right},

@@ -9,23 +9,7 @@ import (
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
-	"github.com/payonce/payonce/internal/testrun"
 )
-
-// waits sends a request, and returns when the api polls for it.
-func (w *world) waits(t *testing.T, send func()) {
-	t.Helper()
-	since := testdb.One[time.Time](t, w.db, `select clock_timestamp()`)
-	send()
-	testrun.Row(t, w.db, `
-select exists (
-         select
-           from pg_stat_activity
-          where datname = current_database()
-            and pid <> pg_backend_pid()
-            and query ~ 'count.*from ledger_events\s+where stream_id'
-            and query_start > $1)`, since)
-}
 
 // TestPreferWait_onACharge waits over a pool of one connection, which every other request needs too.
 func TestPreferWait_onACharge(t *testing.T) {
@@ -47,9 +31,8 @@ func TestPreferWait_onACharge(t *testing.T) {
 		t.Errorf("it waited %s", waited)
 	}
 
-	var first <-chan answer
-	w.waits(t, func() { first = w.sendAll(t, patient(pending)) })
-	is(w.send(t, patient(pending)), "pending", "") // one more than may wait
+	first := w.sendAll(t, patient(pending), patient(pending))
+	is(<-first, "pending", "") // one more than may wait
 	intent := "pi_" + idOf(pending)
 	w.happen(t, pending, happens(domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: intent}))
 	w.happen(t, pending, happens(domain.PaymentActionRequired{URL: "https://bank.example", ExpiresAt: time.Now().Add(time.Hour)}))
@@ -64,9 +47,8 @@ func TestPreferWait_onAChargeEndsWithTheServer(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
 	pending := w.accept(t, "pending", body()).header.Get("Location")
-	var answers <-chan answer
-	w.waits(t, func() { answers = w.sendAll(t, get(pending).with("Prefer", "wait=10")) })
 	began := time.Now()
+	answers := w.sendAll(t, get(pending).with("Prefer", "wait=10"))
 	testdb.Must(t, w.server.Shutdown(t.Context()))
 	if a := <-answers; a.status != http.StatusOK || time.Since(began) > 9*time.Second {
 		t.Errorf("status %d after %s", a.status, time.Since(began))

@@ -17,7 +17,6 @@ import (
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
@@ -59,7 +58,7 @@ func serveOn(tb testing.TB, db *postgres.DB, changes ...func(*httpapi.Config)) *
 	return w
 }
 
-// newAPI configures an API that checks each time whether it is ready.
+// newAPI configures an API that is ready while its database answers.
 func newAPI(tb testing.TB, db *postgres.DB, log io.Writer) *httpapi.Config {
 	tb.Helper()
 	api := &httpapi.Config{
@@ -73,12 +72,7 @@ func newAPI(tb testing.TB, db *postgres.DB, log io.Writer) *httpapi.Config {
 	}
 	if db != nil {
 		api.Intake.Options.Read = intake.BatchedRead(db, 0)
-		c := &clock{}
-		ended, cancel := context.WithCancel(tb.Context())
-		cancel() // no probe meets a fault that a test has armed
-		ready := program.NewReadiness(ended, db, func() time.Time { c.pass(time.Second); return c.now() })
-		tb.Cleanup(ready.Close)
-		api.Ready = ready.Ask
+		api.Ready = func(ctx context.Context) (string, error) { return "", db.Pool().Ping(ctx) }
 	}
 	return api
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // TestAuthenticate: an API key authenticates its merchant, beside others at the same moment; anything
-// else opens nothing, and is refused in the same way.
+// else opens nothing, and is refused in the same way. A delivery at that moment has its merchant's endpoint.
 func TestAuthenticate(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
@@ -51,6 +51,16 @@ func TestAuthenticate(t *testing.T) {
 			})
 		}
 	}
+	endpoints := merchants.NewEndpoints(db, 1)
+	for merchant, url := range map[string]string{"acme": shop().URL, "globex": "", "unknown": ""} {
+		for range 16 {
+			all.Go(func() {
+				if got, err := endpoints(t.Context(), merchant); got.URL != url || errors.Is(err, merchants.ErrNoWebhook) != (url == "") {
+					t.Errorf("the endpoint of %s is %+v, %v", merchant, got, err)
+				}
+			})
+		}
+	}
 	all.Wait()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -74,37 +84,30 @@ insert into api_keys (key_hash, prefix, merchant_id, scopes)
 select sha256(convert_to(key, 'UTF8')), left(key, 16), 'm' || n, '{charges:read}'
   from n,
        lateral (select 'sk_test_' || lpad(n::text, 8, '0') || repeat('x', 24) as key) k`
-	for name, before := range map[string][]string{
-		"none":                {`analyze`},
-		"thirty, and counted": {fmt.Sprintf(add, 1, 30), `analyze`},
-	} {
-		t.Run("where there were "+name, func(t *testing.T) {
-			t.Parallel()
-			db := testdb.Open(t)
-			for _, sql := range before {
-				testdb.Exec(t, db.Pool(), sql)
+	for _, before := range []string{"", fmt.Sprintf(add, 1, 30)} {
+		db := testdb.Open(t)
+		for _, sql := range []string{before, `analyze`} {
+			testdb.Exec(t, db.Pool(), sql)
+		}
+		tx := testdb.Begin(t, db.Pool(), `set local transaction isolation level read committed`)
+		for range 10 {
+			if _, err := merchants.NewAuthenticate(tx, 1)(t.Context(), "sk_test_00000001xxxxxxxxxxxxxxxxxxxxxxxx"); err != nil &&
+				!errors.Is(err, merchants.ErrUnauthorized) {
+				t.Fatal(err)
 			}
-			tx := testdb.Begin(t, db.Pool(), `set local transaction isolation level read committed`)
-			for range 10 {
-				if _, err := merchants.NewAuthenticate(tx, 1)(t.Context(), "sk_test_00000001xxxxxxxxxxxxxxxxxxxxxxxx"); err != nil &&
-					!errors.Is(err, merchants.ErrUnauthorized) {
-					t.Fatal(err)
-				}
-			}
-			testdb.Exec(t, db.Pool(), fmt.Sprintf(add, 1001, 6000))
-			read := func() int {
-				t.Helper()
-				return testdb.One[int](t, tx, `
+		}
+		testdb.Exec(t, db.Pool(), fmt.Sprintf(add, 1001, 6000))
+		read := func() int {
+			return testdb.One[int](t, tx, `
 select coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::int
   from pg_stat_xact_user_tables
  where relname in ('api_keys', 'merchants')`)
-			}
-			earlier := read()
-			m, err := merchants.NewAuthenticate(tx, 1)(t.Context(), "sk_test_00005000xxxxxxxxxxxxxxxxxxxxxxxx")
-			if rows := read() - earlier; err != nil || m.ID != "m5000" || rows != 2 {
-				t.Errorf("it opens %q, %v; %d rows are read, want the key and its merchant", m.ID, err, rows)
-			}
-		})
+		}
+		earlier := read()
+		m, err := merchants.NewAuthenticate(tx, 1)(t.Context(), "sk_test_00005000xxxxxxxxxxxxxxxxxxxxxxxx")
+		if rows := read() - earlier; err != nil || m.ID != "m5000" || rows != 2 {
+			t.Errorf("after %q it opens %q, %v; %d rows are read, want the key and its merchant", before, m.ID, err, rows)
+		}
 	}
 }
 
@@ -114,16 +117,6 @@ func commit(t *testing.T, db *postgres.DB, queue func(*pgx.Batch)) {
 	b := &pgx.Batch{}
 	queue(b)
 	testdb.Must(t, db.Commit(t.Context(), b))
-}
-
-// issue commits one key of a registered merchant.
-func issue(t *testing.T, db *postgres.DB, merchant, key string, scopes []merchants.Scope, life time.Duration) {
-	t.Helper()
-	grant := merchants.Grant{Merchant: merchant, Scopes: scopes}
-	if life != 0 {
-		grant.Life = &life
-	}
-	commit(t, db, func(b *pgx.Batch) { merchants.IssueKey(b, key, grant) })
 }
 
 func find(t *testing.T, db *postgres.DB, merchant, name string, want int) []merchants.Key {
@@ -155,10 +148,11 @@ func pass(t *testing.T, db *postgres.DB, interval string) {
 func TestExpiry(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
-	register(t, db, acme(), merchants.Webhook{})
 	hours, forever := merchants.NewKey(), merchants.NewKey()
-	issue(t, db, "acme", hours, merchants.Scopes(), 24*time.Hour)
-	issue(t, db, "acme", forever, merchants.Scopes(), 0)
+	register(t, db, acme(), merchants.Webhook{}, forever)
+	commit(t, db, func(b *pgx.Batch) {
+		merchants.IssueKey(b, hours, merchants.Grant{Merchant: "acme", Scopes: merchants.Scopes(), Life: new(24 * time.Hour)})
+	})
 	pass(t, db, "23 hours 59 minutes")
 	wantOpen(t, db, hours, true)
 	wantOpen(t, db, forever, true)
@@ -186,9 +180,9 @@ func TestFindKeys(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	register(t, db, acme(), merchants.Webhook{}, "sk_test_demo", "sk_test_shop", "sk_prod_of_acme_and_nobody_else")
-	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, "sk_test_glob", "sk_prod_of_acme_and_globex_0123456789")
 	made := merchants.NewKey()
-	issue(t, db, "globex", made, merchants.Scopes(), 0)
+	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, "sk_test_glob", "sk_prod_of_acme_and_globex_0123456789")
+	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, made)
 	for _, test := range []struct {
 		merchant, text string
 		want           int

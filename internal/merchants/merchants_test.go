@@ -42,10 +42,6 @@ func register(t *testing.T, db *postgres.DB, m merchants.Merchant, w merchants.W
 func TestRegister(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
-	endpoint := func(merchant string) error {
-		_, err := merchants.NewEndpoints(db, 1)(t.Context(), merchant)
-		return err
-	}
 	b := &pgx.Batch{}
 	merchants.Register(b, acme(), merchants.Webhook{URL: "https://shop.example"}, nil)
 	merchants.IssueKey(b, key, merchants.Grant{Merchant: "acme", Scopes: merchants.Scopes()})
@@ -55,7 +51,7 @@ func TestRegister(t *testing.T) {
 	wantOpen(t, db, key, false)
 
 	register(t, db, acme(), merchants.Webhook{}, key)
-	if err := endpoint("acme"); !errors.Is(err, merchants.ErrNoWebhook) {
+	if _, err := merchants.NewEndpoints(db, 1)(t.Context(), "acme"); !errors.Is(err, merchants.ErrNoWebhook) {
 		t.Errorf("the error is %v, want ErrNoWebhook", err)
 	}
 	other := acme()

@@ -1,8 +1,6 @@
 package merchants_test
 
 import (
-	"errors"
-	"sync"
 	"testing"
 	"time"
 
@@ -129,25 +127,4 @@ func TestRotateSecret(t *testing.T) {
 		}
 		wantWebhook(t, db, shop().URL, second, secret)
 	})
-}
-
-// TestEndpoints_answerEachCaller: callers at the same moment receive their own merchant's.
-func TestEndpoints_answerEachCaller(t *testing.T) {
-	t.Parallel()
-	db := withWebhook(t)
-	register(t, db, merchants.Merchant{ID: "globex"}, merchants.Webhook{URL: "https://globex.example/hook", Secret: "whsec_Z2xvYmV4"})
-	register(t, db, merchants.Merchant{ID: "silent"}, merchants.Webhook{})
-	endpoints := merchants.NewEndpoints(db, 1)
-	var all sync.WaitGroup
-	for range 16 {
-		for merchant, want := range map[string]string{"acme": shop().URL, "globex": "https://globex.example/hook", "silent": "", "unknown": ""} {
-			all.Go(func() {
-				got, err := endpoints(t.Context(), merchant)
-				if got.URL != want || errors.Is(err, merchants.ErrNoWebhook) != (want == "") {
-					t.Errorf("%s: %+v, %v", merchant, got, err)
-				}
-			})
-		}
-	}
-	all.Wait()
 }

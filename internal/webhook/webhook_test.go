@@ -147,9 +147,7 @@ func TestDeliver_endsAHandshakeThatHangs(t *testing.T) {
 	t.Parallel()
 	var listening net.ListenConfig
 	listener, err := listening.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testdb.Must(t, err)
 	defer func() { _ = listener.Close() }()
 	ended := make(chan error, 1)
 	go func() {
@@ -165,14 +163,7 @@ func TestDeliver_endsAHandshakeThatHangs(t *testing.T) {
 	if kinds(err) != "delivery" {
 		t.Errorf("error is %v, want a delivery error", err)
 	}
-	select {
-	case err := <-ended:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(time.Minute):
-		t.Error("the connection stays open")
-	}
+	testdb.Must(t, testrun.Receive(t, "the end of the connection", ended))
 }
 
 func TestDeliver_verifiesTheCertificate(t *testing.T) {
@@ -268,22 +259,16 @@ func TestDeliver_refusesWhatItCannotSign(t *testing.T) {
 
 func TestDeliver_returnsTheErrorOfItsContext(t *testing.T) {
 	t.Parallel()
-	waiting := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
 	r := startReceiver(t, func(_ http.ResponseWriter, r *http.Request) {
-		close(waiting)
+		cancel()
 		<-r.Context().Done()
 	})
 	s := newSender(t, webhook.Config{AllowCIDRs: loopback()})
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() {
-		<-waiting
-		cancel()
-	}()
-	if err := s.Deliver(ctx, messageTo(r.URL)); kinds(err) != "context" {
-		t.Errorf("%v, want the context's error", err)
-	}
-	if err := s.Deliver(ctx, messageTo(r.URL)); kinds(err) != "context" || len(r.got()) != 1 {
-		t.Errorf("%v after %d requests, want the context's error and nothing more sent", err, len(r.got()))
+	for range 2 { // the second is not sent
+		if err := s.Deliver(ctx, messageTo(r.URL)); kinds(err) != "context" || len(r.got()) != 1 {
+			t.Errorf("%v after %d requests, want the context's error and one", err, len(r.got()))
+		}
 	}
 }
 
