@@ -27,6 +27,6 @@
 // They do not show a power cut, a broken disk, or a provider that breaks its own
 // contract.
 //
-// The tests need Go and curl; Patroni and the browser need their packages. They use the server of
+// The tests need only Go; pages are skipped without curl, and Patroni and the browser need their packages. They use the server of
 // TEST_DATABASE_URL, or else start one. With -short they run one charge whose worker is killed once.
 package e2e
