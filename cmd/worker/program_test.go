@@ -117,8 +117,9 @@ insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, 
 values ('notification', 'newer 2', 'ch_newer', 'charge.reviewed.v1', '{}', '{}', ''),
        ('fulfillment',  'newer 3', 'ch_other', 'adyen.refund', '{}', '{}', ''),
        ('resend',       'newer 4', 'ch_other', 'webhook.digest', '{}', '{}', '')`, pgx.QueryExecModeSimpleProtocol)
-		testrun.Start(t, run, working(t, url))
+		patient := testrun.Start(t, run, working(t, url))
 		testrun.Row(t, db, newer+`'pending'`)
+		patient.Stop()
 		testrun.Start(t, run, working(t, url, "GIVE_UP_AFTER", "1s", "BACKOFF_BASE", "10ms", "BACKOFF_CAP", "50ms"))
 		testrun.Row(t, db, newer+`'dead'`)
 	})
