@@ -3,8 +3,7 @@
 //
 // # Guarantees
 //
-//   - What the service does now is read from the database once a second at most, however many browsers
-//     show it.
+//   - A page is read from the database once a second at most, however many browsers show it.
 //   - No other machine reads a page, and no page of another site does (DNS rebinding): the console
 //     listens on a loopback address, and answers under a loopback name alone.
 //   - A page names no other host, runs no script but its own file, and shows what was stored by
@@ -35,6 +34,7 @@ import (
 	"time"
 
 	"github.com/bojanz/currency"
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/inbox/deadletter"
@@ -59,13 +59,11 @@ type Console struct {
 
 	db      atomic.Pointer[postgres.DB]
 	pages   map[string]*template.Template
-	viewed  chan struct{} // holds one value after a page was read
-	audited atomic.Pointer[audited]
-
-	ticking sync.Mutex // of the next three
-	newest  *tick
-	readAt  time.Time            // of newest
+	recent  *lru.Cache[string, *kept[page]] // by their addresses
+	newest  kept[*tick]
 	seen    map[string]time.Time // when newest last had each program
+	viewed  chan struct{}        // holds one value after a page was read
+	audited atomic.Pointer[audited]
 
 	labbing sync.Mutex // of labbed
 	labbed  laboratory
@@ -124,8 +122,9 @@ func dict(pairs ...any) map[string]any {
 
 // New makes a console. Its pages say that the database is not there until Run has one.
 func New(o Options) *Console {
+	recent, _ := lru.New[string, *kept[page]](mostPages) // it refuses a size below one alone
 	c := &Console{
-		Options: o, pages: map[string]*template.Template{}, newest: &tick{}, seen: map[string]time.Time{},
+		Options: o, pages: map[string]*template.Template{}, recent: recent, seen: map[string]time.Time{},
 		viewed: make(chan struct{}, 1), labbed: laboratory{Actions: o.Actions},
 	}
 	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(assets, "assets/layout.html", "assets/parts.html"))
@@ -174,16 +173,16 @@ func (c *Console) Handler() http.Handler {
 		"GET /lab": {"Crash lab", c.lab}, "GET /learn": {"Learn", c.learn},
 	} {
 		mux.HandleFunc(pattern,
-			func(w http.ResponseWriter, r *http.Request) { c.serve(w, r, p.name, p.read) })
+			func(w http.ResponseWriter, r *http.Request) { c.serve(w, r, p.name, p.read) }) //nolint:contextcheck // other requests wait for the page too
 	}
 	mux.HandleFunc("POST /lab", func(w http.ResponseWriter, r *http.Request) {
 		if err := c.act(r); err != nil {
-			c.render(w, r, "", nil, err)
+			c.refuse(w, r, err)
 			return
 		}
 		http.Redirect(w, r, "/lab", http.StatusSeeOther)
 	})
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { c.render(w, r, "", nil, errNoPage) })
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { c.refuse(w, r, errNoPage) })
 	return c.guard(mux)
 }
 
@@ -191,7 +190,7 @@ func (c *Console) Handler() http.Handler {
 // sets the headers of every answer.
 func (c *Console) guard(next http.Handler) http.Handler {
 	sites := http.NewCrossOriginProtection()
-	sites.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.render(w, r, "", nil, errForeign) }))
+	sites.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.refuse(w, r, errForeign) }))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for name, value := range map[string]string{
 			"Content-Security-Policy": policy, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
@@ -251,40 +250,82 @@ type view struct {
 	Data          any
 }
 
-// pageTime bounds the reading of a page.
-const pageTime = 30 * time.Second
-
-// serve sends a page. What it reads does not end with its browser: the connection would end too.
-func (c *Console) serve(w http.ResponseWriter, r *http.Request, name string, read func(*http.Request) (any, error)) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), pageTime)
-	defer cancel()
-	data, err := any(nil), error(errNoDatabase)
-	if c.db.Load() != nil {
-		data, err = read(r.WithContext(ctx))
-	}
-	c.render(w, r, name, data, err)
-}
-
-// render sends a page that shows data, or in its place what an error says.
-func (c *Console) render(w http.ResponseWriter, r *http.Request, name string, data any, err error) {
+// render is a page that shows data, or in its place what an error says.
+func (c *Console) render(r *http.Request, name string, data any, err error) page {
 	status := http.StatusOK
 	if err != nil {
 		p := c.problemOf(err)
 		name, data, status = "Error", p, p.Status
 	}
-	var text bytes.Buffer
+	var b bytes.Buffer
 	v := view{Page: name, Section: "/" + strings.SplitN(r.URL.Path+"/", "/", 3)[1], Tick: c.tick(r.Context()), Data: data}
-	if err := c.pages[name].ExecuteTemplate(&text, "layout.html", v); err != nil {
+	if err := c.pages[name].ExecuteTemplate(&b, "layout.html", v); err != nil {
 		c.Log.Error("a page is not rendered", "page", name, "error", err)
-		status = http.StatusInternalServerError
-		text.Reset()
+		return page{status: http.StatusInternalServerError}
 	}
-	if status == http.StatusServiceUnavailable {
+	return page{status, b.Bytes()}
+}
+
+const (
+	keptFor   = time.Second
+	mostPages = 100 // that are kept
+	pageTime  = 30 * time.Second
+)
+
+// kept is a value that is read again when it is a second old.
+type kept[T any] struct {
+	mu    sync.Mutex // while it is read
+	at    time.Time
+	value T
+}
+
+func (k *kept[T]) get(now func() time.Time, read func(last T) T) T {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if now().Sub(k.at) >= keptFor {
+		k.value = read(k.value)
+		k.at = now()
+	}
+	return k.value
+}
+
+// page is what is sent to browsers.
+type page struct {
+	status int
+	text   []byte
+}
+
+// serve sends a page. All requests for one address get one answer for a second, so what the first
+// of them reads does not end with its browser.
+func (c *Console) serve(w http.ResponseWriter, r *http.Request, name string, read func(*http.Request) (any, error)) {
+	k := &kept[page]{}
+	if known, ok, _ := c.recent.PeekOrAdd(r.URL.RequestURI(), k); ok {
+		k = known
+	}
+	k.get(c.Now, func(page) page {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), pageTime)
+		defer cancel()
+		r = r.WithContext(ctx)
+		data, err := any(nil), error(errNoDatabase)
+		if c.db.Load() != nil {
+			data, err = read(r)
+		}
+		return c.render(r, name, data, err)
+	}).send(w)
+}
+
+func (p page) send(w http.ResponseWriter) {
+	if p.status == http.StatusServiceUnavailable {
 		w.Header().Set("Refresh", "2")
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.WriteHeader(status)
-	_, _ = text.WriteTo(w) // to a browser that may have gone
+	w.WriteHeader(p.status)
+	_, _ = w.Write(p.text) // to a browser that may have gone
+}
+
+// refuse answers with a page that shows an error.
+func (c *Console) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	c.render(r, "", nil, err).send(w)
 }
 
 // Settings are read from the environment.

@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/console"
 	"github.com/payonce/payonce/internal/testrun"
@@ -28,6 +29,53 @@ func TestDraw(t *testing.T) {
 	got, err := console.Draw(crashed)
 	testrun.Must(t, err)
 	testrun.Golden(t, "crashed.svg", string(got))
+}
+
+// TestDraw_callsOfTheProvider: an event that is about a call is drawn with the call before it.
+func TestDraw_callsOfTheProvider(t *testing.T) {
+	t.Parallel()
+	const create, confirm = "create the payment", "confirm the payment"
+	started, captured := domain.PaymentStarted{PaymentIntent: "pi_1"}, domain.PaymentCaptured{PaymentIntent: "pi_1"}
+	declined := domain.PaymentDeclined{Failure: domain.Failure{Code: domain.CardDeclined}}
+	type events = []domain.Event
+	for name, test := range map[string]struct {
+		events events
+		calls  []string
+	}{
+		"captured":                   {events{started, captured}, []string{create, confirm}},
+		"a failed creation":          {events{domain.PaymentAttemptFailed{Stage: domain.StageCreate}}, []string{create}},
+		"a failed confirmation":      {events{domain.PaymentAttemptFailed{Stage: domain.StageConfirm}}, []string{confirm}},
+		"declined":                   {events{started, declined}, []string{create, "no payment"}},
+		"a failed attempt to refund": {events{domain.RefundAttemptFailed{RefundID: "re_1"}}, []string{"refund"}},
+		"refunded":                   {events{domain.RefundSucceeded{RefundID: "re_1"}}, []string{"refund"}},
+		"a failed refund":            {events{domain.RefundFailed{RefundID: "re_1"}}, []string{"refund"}},
+		"events that are about none": {events{domain.ChargeRequested{}, domain.RefundObserved{RefundID: "re_1"}}, nil},
+	} {
+		var entries []audit.TimelineEntry
+		for _, e := range test.events {
+			entries = append(entries, audit.TimelineEntry{Kind: "event", What: domain.TypeOf(e), Detail: domain.Details(e)})
+		}
+		testrun.Same(t, name, test.calls, callsIn(t, entries))
+		for i := range entries {
+			entries[i].Detail = audit.Detail{"event_id": "e1"}
+		}
+		testrun.Same(t, name+", if it cannot be read", []string(nil), callsIn(t, entries))
+	}
+}
+
+// callsIn are the texts of the rows that are drawn for events, but for the events themselves.
+func callsIn(t *testing.T, events []audit.TimelineEntry) (calls []string) {
+	t.Helper()
+	text, err := console.Draw(audit.Timeline{Entries: events})
+	testrun.Must(t, err)
+	var drawing node
+	testrun.Must(t, xml.Unmarshal([]byte(text), &drawing))
+	drawing.each(func(n node) {
+		if n.attr("class") == "what middle" && !strings.HasPrefix(n.Text, "0 ") { // the version of an event
+			calls = append(calls, n.Text)
+		}
+	})
+	return calls
 }
 
 // node is an element of a drawing.

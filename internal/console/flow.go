@@ -21,7 +21,6 @@ import (
 var selectFlow string
 
 const (
-	tickEvery  = time.Second
 	tickTime   = 5 * time.Second
 	auditEvery = 30 * time.Second // from the end of an audit to the begin of the next
 	auditShare = 10               // the audit uses one part in so many of the time
@@ -140,37 +139,35 @@ type audited struct {
 	AuditErr string
 }
 
-// tick is read by one statement, when the last one is a second old. It does not end with the browser
-// that asks first: others wait for it too.
+// tick is read by one statement.
 func (c *Console) tick(ctx context.Context) *tick {
 	select {
 	case c.viewed <- struct{}{}:
 	default:
 	}
-	c.ticking.Lock()
-	defer c.ticking.Unlock()
-	if c.Now().Sub(c.readAt) < tickEvery {
-		return c.newest
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tickTime)
-	defer cancel()
-	t := &tick{}
-	if err := c.readFacts(ctx, c.newest.Followed, &t.facts); err != nil {
-		if c.newest.Err == "" {
-			c.Log.WarnContext(ctx, "the database is not read", "error", err)
+	return c.newest.get(c.Now, func(last *tick) *tick {
+		if last == nil {
+			last = &tick{}
 		}
-		*t = *c.newest
-		t.Err = "The database does not answer. The page shows what it said last."
-	} else {
-		t.Programs = programsOf(t.facts, c.seen)
-		t.Alive, t.Wrong = judge(t.facts, t.Programs)
-	}
-	t.audited, t.Broken = c.audited.Load(), 0
-	for _, m := range slices.Concat(t.Quick, t.Audit) {
-		t.Broken += int(m.Violated)
-	}
-	c.newest, c.readAt = t, c.Now()
-	return t
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tickTime)
+		defer cancel()
+		t := &tick{}
+		if err := c.readFacts(ctx, last.Followed, &t.facts); err != nil {
+			if last.Err == "" {
+				c.Log.WarnContext(ctx, "the database is not read", "error", err)
+			}
+			*t = *last
+			t.Err = "The database does not answer. The page shows what it said last."
+		} else {
+			t.Programs = programsOf(t.facts, c.seen)
+			t.Alive, t.Wrong = judge(t.facts, t.Programs)
+		}
+		t.audited, t.Broken = c.audited.Load(), 0
+		for _, m := range slices.Concat(t.Quick, t.Audit) {
+			t.Broken += int(m.Violated)
+		}
+		return t
+	})
 }
 
 func (c *Console) readFacts(ctx context.Context, followed []int64, f *facts) error {

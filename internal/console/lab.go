@@ -58,6 +58,7 @@ func (c *Console) note(change func(*laboratory)) {
 	c.labbing.Lock()
 	defer c.labbing.Unlock()
 	change(&c.labbed)
+	c.recent.Purge()
 }
 
 // act begins an action of the lab. A client that goes away does not leave it half done.

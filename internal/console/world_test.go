@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,20 +31,17 @@ type world struct {
 }
 
 // newWorld serves a console with options. The database's user is that of the tests.
-func newWorld(t *testing.T, o console.Options) *world {
+func newWorld(t *testing.T, o console.Options, tracer pgx.QueryTracer) *world {
 	t.Helper()
 	address := testdb.URL(t)
 	w := &world{db: testdb.Connect(t, address)}
-	o.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
-	if o.Now == nil {
-		o.Now = time.Now
-	}
+	o.Log, o.Now = slog.New(slog.NewTextHandler(t.Output(), nil)), time.Now
 	c := console.New(o)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = c.Run(ctx, address, postgres.Options{AllowPlaintext: true, AllowUnsafeDurability: true}) // which may be stopped before it is open
+		_ = c.Run(ctx, address, postgres.Options{AllowPlaintext: true, AllowUnsafeDurability: true, Tracer: tracer}) // which may be stopped before it is open
 	}()
 	w.server = httptest.NewServer(c.Handler())
 	t.Cleanup(func() {
@@ -113,5 +111,14 @@ func (w *world) charge(t *testing.T, request domain.ChargeRequested, more ...dom
 	testdb.Must(t, outbox.Append(b, outbox.Message{Topic: "charges", ID: "m-1", Type: "charge.requested.v1", OrderingKey: id, Payload: []byte("{}")}))
 	testdb.Must(t, w.db.Commit(t.Context(), b))
 }
+
+// counter counts the statements of the console's sessions, but for batches.
+type counter struct{ n atomic.Int64 }
+
+func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	c.n.Add(1)
+	return ctx
+}
+func (c *counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 func TestMain(m *testing.M) { testrun.Main(m) }

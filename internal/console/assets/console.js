@@ -3,7 +3,7 @@
 "use strict";
 (() => {
   if (document.body.dataset.page === "Error") return;
-  const every = 1000; // milliseconds
+  const every = 1000; // for which the server keeps an answer
   let timer = null;
 
   // say tells a screen reader.
