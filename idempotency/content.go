@@ -28,7 +28,8 @@ func Fingerprint(parts ...[]byte) []byte {
 //
 // The order of members, white space and the spelling of a character do not matter. A number is its text: 1 and 1.0
 // are two. Readers disagree about invalid UTF-8, half of a surrogate pair and a repeated member: each of them is an
-// error, as is what is deeper than 100 values within values.
+// error, as is what is deeper than 100 values within values. Who encodes a value must refuse invalid UTF-8 first:
+// encoding/json replaces it, so that two values become one text.
 //
 // Such a key is the last resort, for senders that give none: two intended orders of the same article are one, and
 // a member that changes with each sending, such as a time, makes them two. If the key becomes the id of a

@@ -10,11 +10,12 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 )
 
-// endDelivery ends one delivery, endDeliveries several of one group commit. The cast to inbox_ended refuses the whole
-// batch where fewer rows have ended than should: another holder has claimed the message, or the same one again, or it
-// has ended, or it is gone. A message that was taken over and waits for its next claim may still end. Its id and the
-// holder are compared too, since row numbers and fences may be given again after a failover that lost commits. Rows
-// are locked first, by number, as other statements lock them.
+// endDelivery ends one delivery, endDeliveries several of one group commit. inbox_done_by_holder refuses the whole
+// batch of an end that does not apply: as the check of the table, under an older fence of the same holder; as that of
+// inbox_ended, where fewer rows have ended than should, since another holder has the message, or it has ended or is
+// gone. A message that was taken over and waits for its next claim may still end. Its id and the holder are compared
+// since row numbers and fences may be given again after a failover that lost commits. Rows are locked first, by
+// number, as other statements lock them.
 //
 // If we die here: all of them have ended, each with its effects, or none has. Test: TestModel.
 const (
@@ -33,12 +34,12 @@ with ending (id, fence, message_id, holder) as (select * from unnest($1::bigint[
   update inbox
      set status      = 'done',
          first       = false,
-         done_fence  = fence,
+         done_fence  = (select max(fence) from ending where ending.id = inbox.id),
          finished_at = clock_timestamp(),
          last_error  = null
    where id = any (array(select id from locked))
      and coalesce(status in ('running', 'pending'), false)
-     and (message_id, holder, fence) in (select message_id, holder, fence from ending where ending.id = inbox.id)
+     and (message_id, holder) in (select message_id, holder from ending where ending.id = inbox.id)
   returning id
 )
 select ((select count(*) from ended) = (select count(*) from ending))::inbox_ended`

@@ -36,7 +36,7 @@
 // own. The order of a key is that of reception, not of sending. A message that is delivered
 // again after DeleteExpired has deleted it is new.
 //
-// Tables: inbox, inbox_holders.
+// Tables: inbox, inbox_holders; and the type inbox_ended.
 package inbox
 
 import (

@@ -54,7 +54,7 @@ create table inbox (
   -- A message that has ended is not first.
   constraint inbox_first_is_open check (not first or status in ('pending', 'running', 'dead')),
 
-  -- Only the newest holder finishes a message: a claim raises fence.
+  -- Only the newest holder finishes a message: a claim raises fence, and an end under an older one is refused.
   constraint inbox_done_by_holder check (done_fence = fence),
 
   -- A message is not finished without a fence.

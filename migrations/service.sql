@@ -288,7 +288,7 @@ grant select, insert (topic, message_id, payload, metadata), delete on outbox to
 grant select, insert, update on outbox_topics to payonce_worker;
 grant select on restore_guard to payonce_api, payonce_worker;
 grant select,
-      insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, first, fence, done_fence, duplicates, last_error),
+      insert (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, status, first, last_error),
       update (status, first, nudged, due_at, attempts, deaths, waits, waiting_since, fence, done_fence, holder, claimed_at, history, duplicates, duplicated_at, last_error, finished_at),
       delete
    on inbox to payonce_worker;

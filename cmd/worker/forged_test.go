@@ -41,17 +41,17 @@ insert into outbox (topic, message_id, payload, metadata)
 values ('charges',  'forged 1', '\xff', '{"type":7,"ordering_key":{},"partition_key":[]}'),
        ('charges',  'forged 2', '{"version":-1}', '{"type":"charge.requested.v1","ordering_key":"ch_none"}'),
        ('charges',  'forged 3', '', jsonb_build_object('type', 'refund.requested.v1', 'ordering_key', repeat('x', 99999)));
-insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, first, fence, done_fence)
-values ('fulfillment',  'forged 5', 'ch_none', 'charge.requested.v1', '\xff', '{}', '', 'running', true, 1, null),
-       ('fulfillment',  'forged 6', 'ch_exploded', 'charge.requested.v1', '', '"x"', '', 'pending', false, 0, null),
-       ('notification', 'forged 7', 'ch_forged', 'charge.succeeded.v1', '{}', '{}', '', 'pending', true, 0, null),
-       ('notification', 'forged 4', 'ch_forged', 'charge.succeeded.v1', 'null', '{}', '', 'pending', false, 0, null),
-       ('fulfillment',  'forged 9', 'ch_void', 'charge.requested.v1', '', '{}', '', 'pending', true, 0, null),
-       ('fulfillment',  'forged 8', 'ch_old', 'more', '', '{}', '', 'done', false, 1, 1);
-update inbox set holder = 'unknown', attempts = 1 where message_id = 'forged 5';
+insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, first)
+values ('fulfillment',  'forged 5', 'ch_none', 'charge.requested.v1', '\xff', '{}', '', 'running', true),
+       ('fulfillment',  'forged 6', 'ch_exploded', 'charge.requested.v1', '', '"x"', '', 'pending', false),
+       ('notification', 'forged 7', 'ch_forged', 'charge.succeeded.v1', '{}', '{}', '', 'pending', true),
+       ('notification', 'forged 4', 'ch_forged', 'charge.succeeded.v1', 'null', '{}', '', 'pending', false),
+       ('fulfillment',  'forged 9', 'ch_void', 'charge.requested.v1', '', '{}', '', 'pending', true),
+       ('fulfillment',  'forged 8', 'ch_old', 'more', '', '{}', '', 'pending', false);
+update inbox set holder = 'unknown', attempts = 1, fence = 1 where message_id = 'forged 5';
 update inbox set attempts = 99 where message_id = 'forged 7';
 update inbox set due_at = 'infinity' where message_id in ('forged 5', 'forged 9');
-update inbox set finished_at = '-infinity' where message_id = 'forged 8'`,
+update inbox set status = 'done', fence = 1, done_fence = 1, finished_at = '-infinity' where message_id = 'forged 8'`,
 }
 
 // TestRun_passesForgedRows: rows that a stolen login has written stand before good ones. The

@@ -277,6 +277,7 @@ func (b *books) record(changed ...object) {
 	if b.file != nil {
 		n, err := b.file.WriteAt(append([]byte("\n"), line...), b.end)
 		if err != nil {
+			_ = b.file.Truncate(b.end) // else a shorter line would stand before the rest of it
 			panic(err)
 		}
 		b.end += int64(n)

@@ -274,6 +274,9 @@ select received('m1', 'k', 'running');
 update inbox set status = 'done', first = false, done_fence = 0 where message_id = 'm1';
 update inbox set status = 'running', first = true, fence = fence + 1 where message_id = 'm1';
 
+-- inbox_done_by_holder: an end that finds no message of its own is refused
+select false::inbox_ended;
+
 -- inbox_done_has_fence: no message is finished without a fence
 select received('m1', 'k', 'running');
 update inbox set status = 'done', first = false where message_id = 'm1';
