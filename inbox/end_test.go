@@ -237,26 +237,36 @@ func TestEnd_aWaitEndsWithTheNextMessageOfItsKey(t *testing.T) {
 	}
 }
 
-// What handlers cannot finish is released without counting an attempt, and nothing more is claimed.
+// What handlers cannot finish in Drain is released without counting an attempt, and nothing more is claimed.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	db, begun, finish := stocked(t, "finishes@", "hangs@"), make(chan string, 3), make(chan struct{})
-	stop := start(t, processor(t, db, func(ctx context.Context, d *inbox.Delivery) error {
+	p := processor(t, db, func(ctx context.Context, d *inbox.Delivery) error {
 		begun <- d.ID
 		if d.ID == "finishes" {
-			<-finish
+			select {
+			case <-finish:
+			case <-ctx.Done():
+				t.Error("a handler was not given the time of Drain")
+			}
 			return nil
 		}
 		<-ctx.Done()
 		return &inbox.WaitError{Err: ctx.Err()}
-	}, func(o *inbox.Options) { o.Concurrency, o.Drain = 2, time.Second }))
+	}, func(o *inbox.Options) { o.Concurrency, o.Drain = 3, time.Second })
+	stop := start(t, p)
 	testrun.Receive(t, "a handler", begun)
 	testrun.Receive(t, "the other handler", begun)
-	put(t, db, "later", "") // which would get the slot of the one that finishes
-	time.AfterFunc(50*time.Millisecond, func() { close(finish) })
+	time.AfterFunc(200*time.Millisecond, func() {
+		_, err := p.Receive(context.WithoutCancel(t.Context()), note("late", "")) // for which a slot is free
+		if err != nil {
+			t.Error(err)
+		}
+		close(finish)
+	})
 	stop()
-	testrun.Row(t, db, `select string_agg(concat_ws(' ', message_id, status, attempts, waits, due_at <= clock_timestamp()), ', ' order by id)
-		= 'finishes done 1 0 t, hangs pending 0 0 t, later pending 0 0 t' from inbox`)
+	testrun.Row(t, db, `select string_agg(concat_ws(' ', message_id, status, attempts, waits, fence, due_at <= clock_timestamp()), ', ' order by id)
+		= 'finishes done 1 0 1 t, hangs pending 0 0 1 t, late pending 0 0 0 t' from inbox`)
 }
 
 func TestDeleteExpired(t *testing.T) {

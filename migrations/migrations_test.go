@@ -2,13 +2,17 @@ package migrations_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/groupcommit"
@@ -95,16 +99,27 @@ func wantPending(t *testing.T, conn *pgx.Conn, want bool) {
 }
 
 // TestSchema_isAppliedInTheSchemaOfTheSearchPath applies the packages' schemas as docs/how-to/use-the-packages.md
-// says, in a schema of another application. TestUp_appliesEachMigrationOnce applies them by goose.
+// says, in a schema of another application, and by goose in one more.
 func TestSchema_isAppliedInTheSchemaOfTheSearchPath(t *testing.T) {
 	t.Parallel()
-	conn := testdb.Session(t, testdb.Empty(t))
+	url, files := testdb.Empty(t), fstest.MapFS{}
+	conn := testdb.Session(t, url)
 	testdb.Exec(t, conn, `create schema app`)
+	testdb.Exec(t, conn, `create schema shop`)
+	for n, schema := range []string{idempotency.Schema(), outbox.Schema(), inbox.Schema()} {
+		files[fmt.Sprintf("%05d_schema.sql", n+1)] = &fstest.MapFile{Data: []byte(schema)}
+	}
+	db := stdlib.OpenDB(*testdb.Session(t, url+"&search_path=shop").Config())
+	t.Cleanup(func() { _ = db.Close() })
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithTableName("versions"))
+	testdb.Must(t, err)
+	_, err = provider.Up(t.Context())
+	testdb.Must(t, err)
 	testdb.Exec(t, conn, `set search_path = app`)
 	testdb.Exec(t, conn, idempotency.Schema()+outbox.Schema()+inbox.Schema(), pgx.QueryExecModeSimpleProtocol)
 	const strays = `select relname::text from pg_class where relnamespace = 'public'::regnamespace`
 	testrun.Same(t, "outside the schema", []string{}, testdb.All[string](t, conn, strays))
-	testdb.Exec(t, conn, `select from app.idempotency_keys, app.inbox, app.outbox`)
+	testdb.Exec(t, conn, `select from app.idempotency_keys, app.inbox, app.outbox, shop.idempotency_keys, shop.inbox, shop.outbox`)
 }
 
 // TestSchema_guardsCompareBytes: the order of "C" is that of the bytes and never changes.

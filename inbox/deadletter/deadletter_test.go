@@ -109,7 +109,7 @@ func TestRetryAndDiscard_refuseWhatIsNoDeadLetter(t *testing.T) {
 			if err := decide(t.Context(), db, number(t, db, "m1"), "bob"); !errors.Is(err, deadletter.ErrNotDeadLetter) {
 				t.Errorf("the second decision: %v, want ErrNotDeadLetter", err)
 			}
-			testrun.Row(t, db, `select count(*) = 1 and max(decided_by || ' ' || message_id) = 'ada m1' from inbox where decided_by is not null`)
+			testrun.Row(t, db, `select count(*) = 1 and max(decided_by || ' ' || message_id) = 'ada m1' and bool_and((finished_at is not null) = (status = 'discarded')) from inbox where decided_by is not null`)
 		})
 	}
 }

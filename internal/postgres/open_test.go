@@ -153,7 +153,13 @@ func TestSessions(t *testing.T) {
 		t.Parallel()
 		for range 8 { // the order in which the server reads them is chance
 			db := testdb.OpenAt(t, with(with(address, "TimeZone=Asia/Tokyo"), "Statement_Timeout=0"), postgres.Options{})
-			want(t, db, `select current_setting('timezone') || ' ' || current_setting('statement_timeout')`, "UTC 10s")
+			want(t, db, `
+select string_agg(name || '=' || setting, ' ' order by name collate "C")
+  from pg_settings
+ where name in ('TimeZone', 'statement_timeout', 'lock_timeout', 'client_connection_check_interval', 'default_transaction_isolation',
+                'jit', 'plan_cache_mode', 'enable_seqscan')`,
+				"TimeZone=UTC client_connection_check_interval=2000 default_transaction_isolation=read committed "+
+					"enable_seqscan=off jit=off lock_timeout=5000 plan_cache_mode=force_generic_plan statement_timeout=10000")
 		}
 	})
 	t.Run("rest and work longer than their database lets others", func(t *testing.T) {

@@ -106,6 +106,9 @@ func TestSettings_refusesWhatWent(t *testing.T) {
 		if err == nil || err.Error() != name+" is no setting, remove the variable: "+sentence || slices.Contains(known, name) {
 			t.Errorf("%s: %v", name, err)
 		}
+		if _, err := program.Load[settings](environ); err != nil {
+			t.Errorf("%s beside a tool: %v", name, err)
+		}
 		environ[name] = ""
 		if _, err := program.Settings[settings](log, environ); err != nil {
 			t.Errorf("%s, empty: %v", name, err)

@@ -3,9 +3,11 @@ package sandbox_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -23,6 +25,7 @@ type fixture struct {
 	t      *testing.T
 	url    string
 	client *http.Client
+	it     *sandbox.Sandbox
 	stop   context.CancelFunc // of the sandbox
 	ahead  atomic.Int64       // of its clock, in nanoseconds
 }
@@ -38,9 +41,11 @@ func start(t *testing.T, o sandbox.Options) *fixture {
 	server := httptest.NewServer(it)
 	t.Cleanup(func() {
 		server.Close()
-		testrun.Must(t, it.Close())
+		if err := it.Close(); !errors.Is(err, os.ErrClosed) { // by a test
+			testrun.Must(t, err)
+		}
 	})
-	f.url, f.stop = server.URL, stop
+	f.url, f.it, f.stop = server.URL, it, stop
 	return f
 }
 

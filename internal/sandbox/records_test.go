@@ -53,6 +53,20 @@ func TestJournal_survivesAKill(t *testing.T) {
 	}
 }
 
+// A request that cannot be written has no answer and no effect.
+func TestJournal_thatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	o := sandbox.Options{File: filepath.Join(t.TempDir(), "records")}
+	f := start(t, o)
+	id := f.create("pm_card_visa")
+	before := f.books()
+	testrun.Must(t, f.it.Close())
+	if a, err := f.do(http.MethodPost, confirmation(id), "", http.Header{"Authorization": {"Bearer sk_test_1"}}); err == nil {
+		t.Errorf("it is answered %d %s", a.status, a.raw)
+	}
+	testrun.Same(t, "books", before, start(t, o).books())
+}
+
 // A file that holds two captures of one intent shows two: nothing counts intents instead.
 func TestJournal_showsADoubleCapture(t *testing.T) {
 	t.Parallel()

@@ -44,12 +44,18 @@ func TestFigures(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	m, clock, log := figures(testdb.As(t, db, postgres.RoleWorker))
-	want(t, scrape(t, m.Handler()), map[string]float64{
+	empty := scrape(t, m.Handler())
+	want(t, empty, map[string]float64{
 		`payonce_figures_up`: 1,
 		`payonce_inbox_messages{receiver="notification",status="pending"}`: 0,
 		`payonce_inbox_oldest_age_seconds{receiver="notification"}`:        0,
 		unread: 0,
 	})
+	for name := range empty {
+		if strings.HasPrefix(name, "payonce_audit_") && !strings.Contains(name, `"recent"`) {
+			t.Errorf("there was no audit, and yet there is %s", name)
+		}
+	}
 	for _, messages := range []struct {
 		status string
 		n      int
