@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -92,12 +93,15 @@ func TestIdle_workersCostTheDatabaseLittle(t *testing.T) {
 	startsPrograms(t)
 	const workers = 5
 	d := deploy(t, setup{workers: workers, workerEnv: map[string]string{"LEASE": "3s"}})
-	const measured = 20 * time.Second
-	<-time.After(measured / 2) // each has looked at everything once
+	const measured = 10 * time.Second
 	const transactions = `select xact_commit + xact_rollback from pg_stat_database where datname = current_database()`
-	before := row[int64](t, d.tables, transactions)
-	<-time.After(measured)
-	each := float64(row[int64](t, d.tables, transactions)-before) / measured.Seconds() / workers
+	each := math.Inf(1)
+	for range 2 { // autovacuum may run in one of them
+		<-time.After(measured / 2) // at first each looks at everything once
+		before := row[int64](t, d.tables, transactions)
+		<-time.After(measured)
+		each = min(each, float64(row[int64](t, d.tables, transactions)-before)/measured.Seconds()/workers)
+	}
 	t.Logf("%d idle workers: %.1f transactions a second each", workers, each)
 	if each > 5 {
 		t.Errorf("an idle worker runs %.1f transactions a second", each)
