@@ -58,7 +58,7 @@ const (
 )
 
 // inFlight are the requests or charges in flight of the measurements.
-var inFlight = []int{1, 16, 64, 256}
+var inFlight = []int{1, 4, 16, 64, 256}
 
 // setting is one measurement of a round.
 type setting struct {

@@ -253,11 +253,11 @@ func TestDrain(t *testing.T) {
 		}
 		<-ctx.Done()
 		return &inbox.WaitError{Err: ctx.Err()}
-	}, func(o *inbox.Options) { o.Concurrency, o.Drain = 3, time.Second })
+	}, func(o *inbox.Options) { o.Concurrency, o.Drain = 3, 5*time.Second })
 	stop := start(t, p)
 	testrun.Receive(t, "a handler", begun)
 	testrun.Receive(t, "the other handler", begun)
-	time.AfterFunc(200*time.Millisecond, func() {
+	time.AfterFunc(time.Second, func() { // when the drain has begun
 		_, err := p.Receive(context.WithoutCancel(t.Context()), note("late", "")) // for which a slot is free
 		if err != nil {
 			t.Error(err)

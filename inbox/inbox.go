@@ -98,7 +98,7 @@ type Delivery struct {
 type Handler func(ctx context.Context, d *Delivery) error
 
 // WaitError is returned by a handler that cannot continue because of an external
-// service. The message is retried later (endClaim), and no attempt is counted. A lock that a commit does not get is
+// service. The message is retried later, and no attempt is counted. A lock that a commit does not get is
 // such a wait too.
 type WaitError struct {
 	// AtLeast is the time until the next attempt, at most LongestWait. The backoff may be

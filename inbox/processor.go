@@ -86,7 +86,8 @@ func New(o Options) (*Processor, error) {
 	}
 	host, _ := os.Hostname() // empty where unknown
 	o.Holder = cmp.Or(o.Holder, fmt.Sprintf("%s:%d", host, os.Getpid())) + "/" + rand.Text()[:8]
-	o.Concurrency, o.Drain, o.Log = cmp.Or(o.Concurrency, 16), cmp.Or(o.Drain, 10*time.Second), cmp.Or(o.Log, slog.Default())
+	o.Concurrency, o.Drain = cmp.Or(o.Concurrency, 16), cmp.Or(o.Drain, 10*time.Second)
+	o.Log = cmp.Or(o.Log, slog.Default())
 	q := &o.Policy
 	q.Lease, q.GiveUpAfter = cmp.Or(q.Lease, 3*time.Second), cmp.Or(q.GiveUpAfter, 72*time.Hour)
 	q.MaxAttempts = cmp.Or(q.MaxAttempts, 12)

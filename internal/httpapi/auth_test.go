@@ -108,7 +108,7 @@ func TestClient_isNoProxy(t *testing.T) {
 		"IPv6 in brackets":               {proxied, "[2001:db8::7]", "2001:db8::7"},
 		"no address":                     {proxied, "4242424242424242", "127.0.0.1"},
 	} {
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 		r.RemoteAddr, r.Header["X-Forwarded-For"] = "127.0.0.1:80", strings.Split(test.forwarded, "\n")
 		if got := test.find(r); got != test.client {
 			t.Errorf("%s: the client is %s, want %s", name, got, test.client)
