@@ -380,7 +380,8 @@ func mistyped(name string, r row, e domain.Event) map[string]row {
 	members["x"] = nil
 	for member, is := range members {
 		for value, other := range map[string]any{
-			"null": nil, `"x"`: "", "1": 1.0, "true": true, "[]": []any{}, "{}": map[string]any{},
+			"null": nil, `"x"`: "", "1": 1.0, "true": true, "{}": map[string]any{},
+			"[]": []any{}, `["https://x"]`: []any{}, "[1]": []any{}, "[true]": []any{}, // which JSON paths take for what is in it
 		} {
 			if member == "x" || reflect.TypeOf(is) != reflect.TypeOf(other) {
 				rows[name+" whose "+member+" is "+value] = r.but("data", fmt.Sprintf(`%s || '{"%s":%s}'`, encoded(e), member, value))

@@ -381,6 +381,21 @@ create policy tenant on ledger_events for select to payonce_api
 -- but what a request of that merchant could have caused: no outcome, no posting of one, no
 -- message about one. Test: migrations.TestHostileAPI_insertsWhatARequestCauses.
 
+-- The policy below refuses it, since two items of an article have one reservation.
+create function names_an_article_twice(items jsonb)
+returns boolean
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (select count(*) > count(distinct coalesce(item ->> 'sku', ''))
+            from jsonb_array_elements(items) item);
+end
+$$;
+comment on function names_an_article_twice is 'whether two of the items of a charge have one sku';
+revoke execute on function names_an_article_twice from public;
+grant execute on function names_an_article_twice to payonce_api;
+
 -- A request asks for a charge, a cancellation or a refund. The first event of a stream is
 -- the charge, and its data names the merchant whose stream it is: the worker believes it.
 -- The api's events say that the api caused them. Their ids have version 8, and those of the
@@ -390,63 +405,65 @@ create policy tenant on ledger_events for select to payonce_api
 --
 -- A request that the program cannot read, or whose amounts no charge may have, is void there
 -- (domain.Charge.Voids), but its posting would stay in the balances. So each member is one of the
--- event's and has its type, and each number its range. Readers hold the text of JSON, which escapes
--- make up to six times as long as what is stored: with 100 refunds (refuse_void_request) the api
--- writes less than 4 MiB of it to a charge, of which programs read 16 MiB.
+-- event's and has its type, and each number is whole and in its range. Readers hold the text of JSON,
+-- which escapes make up to six times as long as what is stored: with 100 refunds (refuse_void_request)
+-- the api writes less than 4 MiB of it to a charge, of which programs read 16 MiB.
+--
+-- What JSON says is asked by paths, since each insert sets up every function of the policy anew.
 create policy request on ledger_events for insert to payonce_api
   with check (merchant_id = current_setting('payonce.merchant', true)
-              and case type
-                    when 'charge.requested.v1'
-                    then version = 1
-                     and data ->> 'merchant_id' = merchant_id
-                     and (data ->> 'amount')::bigint between 1 and 1000000000000
-                     and coalesce((data ->> 'fee')::bigint, 0) between 0 and (data ->> 'amount')::bigint
-                     and length(data ->> 'order_id') <= 255
-                     and data -> 'steps' ? 'payment'
-                     and length(data ->> 'reference') <= 100
+              and (version = 1) = (type = 'charge.requested.v1')
+              and data - case type
+                           when 'charge.requested.v1'
+                           then '{merchant_id,order_id,amount,currency,fee,payment_method,customer,items,description,metadata,
+                                  return_url,expires_at,notify,one_charge_per_order,reference,steps,skipped}'::text[]
+                           when 'charge.cancel_requested.v1'
+                           then '{}'::text[]
+                           when 'refund.requested.v1'
+                           then '{refund_id,amount,reason,notify}'::text[]
+                         end = '{}'
+              and data @@ case type
+                            when 'charge.requested.v1'
+                            then '$.amount >= 1 && $.amount <= 1000000000000 && $.steps[*] == "payment" &&
+                                  !($.merchant_id.type()    != "string" || $.order_id.type()   != "string" || $.currency.type()    != "string" ||
+                                    $.payment_method.type() != "string" || $.customer.type()   != "string" || $.description.type() != "string" ||
+                                    $.return_url.type()     != "string" || $.expires_at.type() != "string" || $.reference.type()   != "string" ||
+                                    $.amount.type() != "number"  || $.fee.type() != "number"   || $.fee < 0 || $.fee > $.amount    ||
+                                    $.notify.type() != "boolean" || $.one_charge_per_order.type() != "boolean"                     ||
+                                    $.steps.type()  != "array"   || $.steps[*].type()    != "string"                               ||
+                                    $.skipped.type()  != "array" || $.skipped[*].type()  != "string"                               ||
+                                    $.metadata.type() != "object" || $.metadata.*.type() != "string"                               ||
+                                    $.items.type() != "array" || $.items[*].type() != "object" || $.items[*].sku.type() != "string" ||
+                                    exists($.items[*].keyvalue() ? (@.key != "sku" && @.key != "quantity"))                        ||
+                                    exists($.items[*] ? (!(@.quantity.type() == "number" && @.quantity >= 1 && @.quantity <= 1000000))) ||
+                                    exists($.return_url) && !($.return_url like_regex "^https://" flag "i")                        ||
+                                    exists($.expires_at) && !($.expires_at like_regex
+                                      "^\\d{4}-\\d\\d-\\d\\dT([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d+)?(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d)$"))'::jsonpath
+                            when 'charge.cancel_requested.v1'
+                            then '!exists($.*)'::jsonpath
+                            when 'refund.requested.v1'
+                            then '$.amount >= 1 && $.amount <= 1000000000000 && $.refund_id starts with "re_" &&
+                                  !($.refund_id.type() != "string" || $.reason.type() != "string" || $.amount.type() != "number" || $.notify.type() != "boolean")'::jsonpath
+                          end
+              and concat(data ->> 'amount', data ->> 'fee', jsonb_path_query_array(data, '$.items[*].quantity')) not like '%.%'
+              and case version
+                    when 1
+                    then data ->> 'merchant_id' = merchant_id
                      and data ->> 'reference' like 'ref_' || left(encode(sha256(convert_to(merchant_id, 'UTF8')), 'hex'), 16) || '%'
-                     and coalesce(length(data ->> 'return_url') <= 2048 and data ->> 'return_url' ilike 'https://%', true)
+                     and length(data ->> 'reference') <= 100
+                     and length(data ->> 'order_id') <= 255
+                     and coalesce(length(data ->> 'return_url') <= 2048, true)
                      and coalesce((data ->> 'expires_at')::timestamptz
                                   between now() - interval '24 hours' and '9999-01-01 00:00+00', true)
-                     and coalesce(data ->> 'expires_at' ~ '^\d{4}-\d\d-\d\dT([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$', true)
-                     and (select count(*) = count(distinct coalesce(item ->> 'sku', ''))
-                             and coalesce(bool_and(coalesce(item - '{sku,quantity}'::text[] = '{}'
-                                                            and coalesce(jsonb_typeof(item -> 'sku'), 'string') = 'string'
-                                                            and jsonb_typeof(item -> 'quantity') = 'number'
-                                                            and (item ->> 'quantity')::bigint between 1 and 1000000, false)), true)
-                            from jsonb_array_elements(data -> 'items') item)
-                     and jsonb_path_query_array(data, '$.metadata.*.type()')  <@ '["string"]'
-                     and jsonb_path_query_array(data, '$.steps[*].type()')   <@ '["string"]'
-                     and jsonb_path_query_array(data, '$.skipped[*].type()') <@ '["string"]'
-                    when 'charge.cancel_requested.v1'
-                    then version > 1
-                    when 'refund.requested.v1'
-                    then version > 1
-                     and (data ->> 'amount')::bigint between 1 and 1000000000000
-                     and length(data ->> 'refund_id') between 1 and 255
-                     and data ->> 'refund_id' like 're\_%'
-                    else false
+                     and not (data @@ '$.items.size() > 1' and names_an_article_twice(data -> 'items'))
+                    else coalesce(length(data ->> 'refund_id') <= 255, true)
                   end
-              and not exists (
-                    select
-                      from jsonb_each(data) m
-                     where jsonb_typeof(m.value) is distinct from case type
-                             when 'charge.requested.v1'
-                             then '{"merchant_id": "string", "order_id": "string", "amount": "number", "currency": "string",
-                                    "fee": "number", "payment_method": "string", "customer": "string", "items": "array", "description": "string",
-                                    "metadata": "object", "return_url": "string", "expires_at": "string", "notify": "boolean",
-                                    "one_charge_per_order": "boolean", "reference": "string", "steps": "array", "skipped": "array"}'::jsonb
-                             when 'refund.requested.v1'
-                             then '{"refund_id": "string", "amount": "number", "reason": "string", "notify": "boolean"}'::jsonb
-                             else '{}'::jsonb
-                           end ->> m.key)
-              and jsonb_path_query_array(metadata, '$.*.type()') <@ '["string"]'
               and pg_column_size(data || '{}') + pg_column_size(metadata || '{}') <= case version when 1 then 262144 else 4096 end
+              and metadata @@ '$.actor == "api" && !($.*.type() != "string")'
               and length(stream_id) <= 64
               and length(merchant_id) between 1 and 255
               and schema_version = 1
               and not webhook
-              and metadata ->> 'actor' = 'api'
               and get_byte(uuid_send(event_id), 6) >> 4 = 8
               and occurred_at between now() - interval '24 hours' and now() + interval '24 hours');
 
