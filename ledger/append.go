@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -34,16 +33,16 @@ type Cause struct {
 const insertEvent = `
 -- ledger.insertEvent
 insert into ledger_events
-       (event_id, stream_id, version, type, schema_version, webhook, merchant_id, data, metadata, occurred_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, coalesce($10, clock_timestamp()))`
+       (event_id, stream_id, version, type, webhook, merchant_id, data, metadata, occurred_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, coalesce($9, clock_timestamp()))`
 
 const insertEvents = `
 -- ledger.insertEvent
 insert into ledger_events
-       (event_id, stream_id, version, type, schema_version, webhook, merchant_id, data, metadata, occurred_at)
-select event_id, stream_id, version, type, schema_version, webhook, merchant_id, data, metadata, coalesce(occurred_at, clock_timestamp())
-  from unnest($1::uuid[], $2::text[], $3::int[], $4::text[], $5::int[], $6::boolean[], $7::text[], $8::jsonb[], $9::jsonb[], $10::timestamptz[])
-       as e (event_id, stream_id, version, type, schema_version, webhook, merchant_id, data, metadata, occurred_at)`
+       (event_id, stream_id, version, type, webhook, merchant_id, data, metadata, occurred_at)
+select event_id, stream_id, version, type, webhook, merchant_id, data, metadata, coalesce(occurred_at, clock_timestamp())
+  from unnest($1::uuid[], $2::text[], $3::int[], $4::text[], $5::boolean[], $6::text[], $7::jsonb[], $8::jsonb[], $9::timestamptz[])
+       as e (event_id, stream_id, version, type, webhook, merchant_id, data, metadata, occurred_at)`
 
 const insertPosting = `
 -- ledger.insertPosting
@@ -107,20 +106,13 @@ func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream
 			ID: id, Version: version, Type: name, Data: data, Event: e, OccurredAt: cause.At,
 		})
 		merchant, webhook := next.Charge.MerchantID, domain.EventTypeNamed(name).Webhook != ""
-		b.Queue(insertEvent, [16]byte(id), s.ID, version, name, schemaVersion(name), webhook, merchant, data, metadata, at)
+		b.Queue(insertEvent, [16]byte(id), s.ID, version, name, webhook, merchant, data, metadata, at)
 		for leg, p := range postings {
 			b.Queue(insertPosting, s.ID, version, leg+1, merchant, p.Debit, p.Credit, p.Amount, p.Currency)
 		}
 		queueOrderHold(b, next, e)
 	}
 	return next, nil
-}
-
-// schemaVersion is the version in a stored name: 1 in "charge.requested.v1".
-func schemaVersion(name string) int {
-	_, text, _ := strings.Cut(name, ".v")
-	version, _ := strconv.Atoi(text) // registered names end in a number
-	return version
 }
 
 const holdOrder = `

@@ -26,7 +26,6 @@ create table ledger_events (
   version          int         not null,
   previous_version int         generated always as (nullif(version - 1, 0)) stored,
   type             text        collate "C" not null,
-  schema_version   smallint    not null,
   merchant_id      text        collate "C" not null,
   data             jsonb       not null,
   metadata         jsonb       not null,
@@ -52,12 +51,6 @@ create table ledger_events (
   constraint ledger_events_previous_exists
        foreign key (stream_id, merchant_id, previous_version)
        references ledger_events (stream_id, merchant_id, version),
-
-  -- Versions count from one.
-  constraint ledger_events_version_check check (version > 0),
-
-  -- Versions of the stored form count from one.
-  constraint ledger_events_schema_version_check check (schema_version > 0),
 
   -- A reader can show when an event occurred.
   constraint ledger_events_occurred_at_check

@@ -24,8 +24,8 @@ func (h hostile) store(t *testing.T, charge string, events ...domain.Event) {
 		data, err := json.Marshal(e)
 		testdb.Must(t, err)
 		testdb.Exec(t, h.owner.Pool(), `
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-select gen_random_uuid(), $1, count(*) + 1, $2, 1, 'acme', $3, '{}', now()
+insert into ledger_events (event_id, stream_id, version, type, merchant_id, data, metadata, occurred_at)
+select gen_random_uuid(), $1, count(*) + 1, $2, 'acme', $3, '{}', now()
   from ledger_events
  where stream_id = $1`, charge, domain.TypeOf(e), data)
 	}
@@ -44,8 +44,8 @@ func asked(charge string, version int, from string, amounts ...int64) string {
 		values[i] = fmt.Sprintf("(%d, %d::bigint)", version+i, amount)
 	}
 	return `
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-select overlay(gen_random_uuid()::text placing '8' from 15)::uuid, '` + charge + `', v.version, 'refund.requested.v1', 1, 'acme',
+insert into ledger_events (event_id, stream_id, version, type, merchant_id, data, metadata, occurred_at)
+select overlay(gen_random_uuid()::text placing '8' from 15)::uuid, '` + charge + `', v.version, 'refund.requested.v1', 'acme',
        jsonb_build_object('refund_id', 're_v' || v.version, 'amount', v.amount), '{"actor":"api"}', now()
   from (values ` + strings.Join(values, ", ") + `) v(version, amount)` + from
 }

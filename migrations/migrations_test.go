@@ -209,8 +209,8 @@ func TestAppendOnly(t *testing.T) {
 	refusals := map[string]string{ // what each says
 		`delete from ledger_events where version = 7`: "ledger_events is append-only: DELETE refused", // that is not there
 		`
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-select event_id, stream_id, version, type, 1, merchant_id, data, metadata, now()
+insert into ledger_events (event_id, stream_id, version, type, merchant_id, data, metadata, occurred_at)
+select event_id, stream_id, version, type, merchant_id, data, metadata, now()
   from ledger_events
     on conflict (event_id) do update set type = 'x'`: "ledger_events is append-only: UPDATE refused",
 	}

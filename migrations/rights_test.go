@@ -47,8 +47,8 @@ type seed struct{ table, insert string }
 // seeds are rows of every table that the api may read by merchant, which is %[1]s.
 var seeds = []seed{
 	{"ledger_events", `
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-values (gen_random_uuid(), 'ch_%[1]s', 1, 'charge.requested.v1', 1, '%[1]s', '{}', '{}', now())`},
+insert into ledger_events (event_id, stream_id, version, type, merchant_id, data, metadata, occurred_at)
+values (gen_random_uuid(), 'ch_%[1]s', 1, 'charge.requested.v1', '%[1]s', '{}', '{}', now())`},
 	{"ledger_postings", `
 insert into ledger_postings (stream_id, version, leg, merchant_id, debit, credit, amount, currency)
 values ('ch_%[1]s', 1, 1, '%[1]s', 'a:USD', 'b:USD', 1, 'USD')`},

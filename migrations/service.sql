@@ -259,7 +259,7 @@ grant select on payonce_migrations to payonce_api, payonce_worker, payonce_conso
 -- The ledger is read and appended to. Position, transaction and time of an event are the
 -- database's own.
 grant select,
-      insert (event_id, stream_id, version, type, schema_version, webhook, merchant_id, data, metadata, occurred_at)
+      insert (event_id, stream_id, version, type, webhook, merchant_id, data, metadata, occurred_at)
    on ledger_events to payonce_api, payonce_worker;
 grant select, insert on ledger_postings to payonce_api, payonce_worker;
 grant execute on function ledger_epoch, ledger_order, charge_by_payment_intent to payonce_api, payonce_worker;
@@ -462,7 +462,6 @@ create policy request on ledger_events for insert to payonce_api
               and metadata @@ '$.actor == "api" && !($.*.type() != "string")'
               and length(stream_id) <= 64
               and length(merchant_id) between 1 and 255
-              and schema_version = 1
               and not webhook
               and get_byte(uuid_send(event_id), 6) >> 4 = 8
               and occurred_at between now() - interval '24 hours' and now() + interval '24 hours');

@@ -19,8 +19,8 @@ import (
 // The worker's login can write those of the api's too.
 var forged = map[string]string{
 	"payonce_api": `
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-values ('11111111-1111-8111-8111-111111111111', 'ch_unreadable', 1, 'charge.requested.v1', 1, 'acme',
+insert into ledger_events (event_id, stream_id, version, type, merchant_id, data, metadata, occurred_at)
+values ('11111111-1111-8111-8111-111111111111', 'ch_unreadable', 1, 'charge.requested.v1', 'acme',
         '{"merchant_id":"acme","amount":1,"order_id":"1","reference":"ref_822b33ad87c148a00","steps":["magic","payment"]}', '{"actor":"api"}', now());
 insert into outbox (topic, message_id, payload, metadata)
 select 'charges', '11111111-1111-8111-8111-111111111111',
@@ -33,10 +33,10 @@ values ('charges', 'evt_1', '\xff', '{"type":"stripe.refund.updated","ordering_k
 insert into idempotency_keys (scope, operation, key, fingerprint, request, status_code, headers, body, expires_at)
 values ('acme', 'POST /v1/charges', 'forged', '', '\xff', 202, '7', '\xff', now() - interval '1 hour')`,
 	"payonce_worker": `
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-values (gen_random_uuid(), 'ch_forged', 1, 'charge.succeeded.v1', 1, 'acme', '{}', '{}', now()),
-       (gen_random_uuid(), 'ch_void', 1, 'charge.requested.v1', 1, 'acme', '{"merchant_id":"acme","amount":1,"items":7}', '{}', now()),
-       (gen_random_uuid(), 'ch_exploded', 1, 'charge.exploded.v9', 9, 'acme', '{}', '{}', now());
+insert into ledger_events (event_id, stream_id, version, type, merchant_id, data, metadata, occurred_at)
+values (gen_random_uuid(), 'ch_forged', 1, 'charge.succeeded.v1', 'acme', '{}', '{}', now()),
+       (gen_random_uuid(), 'ch_void', 1, 'charge.requested.v1', 'acme', '{"merchant_id":"acme","amount":1,"items":7}', '{}', now()),
+       (gen_random_uuid(), 'ch_exploded', 1, 'charge.exploded.v9', 'acme', '{}', '{}', now());
 insert into outbox (topic, message_id, payload, metadata)
 values ('charges',  'forged 1', '\xff', '{"type":7,"ordering_key":{},"partition_key":[]}'),
        ('charges',  'forged 2', '{"version":-1}', '{"type":"charge.requested.v1","ordering_key":"ch_none"}'),

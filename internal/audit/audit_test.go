@@ -166,8 +166,8 @@ func TestRun_goesOnPastWhatItCannotRead(t *testing.T) {
 	for i, kind := range append(domain.EventTypes(), domain.EventType{Name: "charge.exploded.v1"}) {
 		for j, data := range []string{`{}`, `{"amount":"much","refund_id":7,"items":"none","provider":[],"event_id":{},"steps":9,"notify":"no"}`} {
 			f.exec(fmt.Sprintf(`
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-values (gen_random_uuid(), 'ch_%d_%d', 1, '%s', 1, 'acme', '%s', '{}', now())`, i, j, kind.Name, data))
+insert into ledger_events (event_id, stream_id, version, type, merchant_id, data, metadata, occurred_at)
+values (gen_random_uuid(), 'ch_%d_%d', 1, '%s', 'acme', '%s', '{}', now())`, i, j, kind.Name, data))
 		}
 	}
 	f.run("too long")

@@ -112,8 +112,8 @@ func TestCharges_pagesByKey(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, console.Options{}, nil)
 	testdb.Exec(t, w.db.Pool(), `
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-select gen_random_uuid(), 'ch_' || to_char(n, 'FM0000'), v, case v when 1 then 'charge.requested.v1' else 'charge.failed.v1' end, 1, 'acme',
+insert into ledger_events (event_id, stream_id, version, type, merchant_id, data, metadata, occurred_at)
+select gen_random_uuid(), 'ch_' || to_char(n, 'FM0000'), v, case v when 1 then 'charge.requested.v1' else 'charge.failed.v1' end, 'acme',
        case v when 1 then '{"merchant_id": "acme", "order_id": "o", "amount": 5, "currency": "EUR", "steps": ["payment"]}' else '{"code": "canceled"}' end::jsonb,
        '{}', now()
   from generate_series(1, 230) n,
@@ -256,8 +256,8 @@ func TestFlow_readsABoundedPart(t *testing.T) {
 	testdb.Must(t, err)
 	db := testdb.Open(t)
 	testdb.Exec(t, db.Pool(), `
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-select md5(n::text)::uuid, 'ch_' || n, 1, 'charge.requested.v1', 1, 'acme', '{}', '{}', now() from generate_series(1, 2000) n`)
+insert into ledger_events (event_id, stream_id, version, type, merchant_id, data, metadata, occurred_at)
+select md5(n::text)::uuid, 'ch_' || n, 1, 'charge.requested.v1', 'acme', '{}', '{}', now() from generate_series(1, 2000) n`)
 	plan := testdb.All[string](t, db, "explain (analyze) "+string(sql), []string{"fulfillment"}, []int64{}, "charges")
 	scan, scans := regexp.MustCompile(`Scan.* on ledger_events\b.* rows=(\d+)(\.\d+)? loops`), 0
 	for _, line := range plan {

@@ -76,8 +76,8 @@ select 'charges', 'm' || n, '', '{}', clock_timestamp() - interval '90 seconds'
 	audit.Record(results, audit.ScopeProvider, audit.Check{Checked: 1})
 	results.Queue(`update audit_progress set checked = 20, violated = 5, superseded = 3`)
 	results.Queue(`
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at, recorded_at)
-values (gen_random_uuid(), 'ch_1', 1, 'charge.requested.v1', 1, 'acme', '{}', '{}', now(), now() - interval '1 hour')`)
+insert into ledger_events (event_id, stream_id, version, type, merchant_id, data, metadata, occurred_at, recorded_at)
+values (gen_random_uuid(), 'ch_1', 1, 'charge.requested.v1', 'acme', '{}', '{}', now(), now() - interval '1 hour')`)
 	testdb.Must(t, db.Commit(t.Context(), results))
 	clock.pass(time.Minute)
 	got := scrape(t, m.Handler())

@@ -65,21 +65,21 @@ func Statements(tb testing.TB, db *postgres.DB, sql string) {
 
 // UnreadableRequests are charges that no program of this version can read, and one whose request is void.
 const UnreadableRequests = `
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-values (gen_random_uuid(), 'ch_05x', 1, 'charge.moon_landed.v1', 1, 'acme', '{}', '{}', now()),
-       (gen_random_uuid(), 'ch_06x', 1, 'charge.requested.v1',   1, 'acme', '{"steps":["magic"]}', '{}', now()),
-       (gen_random_uuid(), 'ch_07x', 1, 'charge.requested.v1',   1, 'acme', '{"amount":0}', '{}', now())`
+insert into ledger_events (event_id, stream_id, version, type, merchant_id, data, metadata, occurred_at)
+values (gen_random_uuid(), 'ch_05x', 1, 'charge.moon_landed.v1', 'acme', '{}', '{}', now()),
+       (gen_random_uuid(), 'ch_06x', 1, 'charge.requested.v1',   'acme', '{"steps":["magic"]}', '{}', now()),
+       (gen_random_uuid(), 'ch_07x', 1, 'charge.requested.v1',   'acme', '{"amount":0}', '{}', now())`
 
 // UnreadableOutcomes are failures of charges that no program of this version can read: one with an
 // event of a newer program, and one that is too long to hold.
 const UnreadableOutcomes = `
-insert into ledger_events (event_id, stream_id, version, type, schema_version, webhook, merchant_id, data, metadata, occurred_at)
-select coalesce(id, gen_random_uuid()), stream_id, version, type, 1, type like 'charge.failed.v%', 'acme', data::jsonb, '{}'::jsonb, now()
+insert into ledger_events (event_id, stream_id, version, type, webhook, merchant_id, data, metadata, occurred_at)
+select coalesce(id, gen_random_uuid()), stream_id, version, type, type like 'charge.failed.v%', 'acme', data::jsonb, '{}'::jsonb, now()
   from (values ('ch_newer', 1, 'charge.requested.v1', '{"merchant_id":"acme","amount":1}', null::uuid),
                ('ch_newer', 2, 'charge.exploded.v1', '{}', null),
                ('ch_newer', 3, 'charge.failed.v1', '{}', '00000000-0000-4000-8000-000000000001'),
                ('ch_long', 1, 'charge.requested.v1', '{"merchant_id":"acme","amount":1}', null),
                ('ch_long', 19, 'charge.failed.v1', '{}', '00000000-0000-4000-8000-000000000002')) e(stream_id, version, type, data, id)
  union all
-select gen_random_uuid(), 'ch_long', v, 'payment.attempt_failed.v1', 1, false, 'acme', jsonb_build_object('x', repeat('x', 1048000)), '{}', now()
+select gen_random_uuid(), 'ch_long', v, 'payment.attempt_failed.v1', false, 'acme', jsonb_build_object('x', repeat('x', 1048000)), '{}', now()
   from generate_series(2, 18) v`

@@ -140,9 +140,9 @@ func TestListCharges_looksThroughABoundedPart(t *testing.T) {
 	db := testdb.Reused(t)
 	ordered(t, db, "ch_000000", "order 1", domain.Pending) // the oldest
 	exec(t, db, `
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
+insert into ledger_events (event_id, stream_id, version, type, merchant_id, data, metadata, occurred_at)
 select gen_random_uuid(), 'ch_' || lpad(n::text, 6, '0'), v, case v when 1 then 'charge.requested.v1' else 'charge.succeeded.v1' end,
-       1, 'acme', '{"merchant_id": "acme"}', '{}', now()
+       'acme', '{"merchant_id": "acme"}', '{}', now()
   from generate_series(1, 10000) n,
        generate_series(1, 2) v`)
 	ordered(t, db, "ch_fresh", "order 1", domain.Pending)

@@ -3,8 +3,8 @@
 
 create function event(stream text, version int, type text, data jsonb default '{}', merchant text default 'acme', id text default null)
 returns void language sql as $$
-insert into ledger_events (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-values (md5(coalesce(id, stream || ' ' || version))::uuid, stream, version, type, 1, merchant, data, '{}', now())
+insert into ledger_events (event_id, stream_id, version, type, merchant_id, data, metadata, occurred_at)
+values (md5(coalesce(id, stream || ' ' || version))::uuid, stream, version, type, merchant, data, '{}', now())
 $$;
 
 create function posting(leg int, debit text, credit text, amount int)
@@ -166,17 +166,14 @@ select event('ch_1', 1, 'refund.succeeded.v1', '{"refund_id":"re_1","provider":"
 select event('ch_1', 2, 'refund.succeeded.v1', '{"refund_id":"re_2","provider":"stripe","provider_refund":"re_9"}');
 
 -- ledger_events_pkey: a place in the order is taken once
-insert into ledger_events overriding system value values (-1, default, md5('e1')::uuid, 'ch_1', 1, default, 'a', 1, 'm', '{}', '{}', now());
-insert into ledger_events overriding system value values (-1, default, md5('e2')::uuid, 'ch_1', 2, default, 'a', 1, 'm', '{}', '{}', now());
+insert into ledger_events overriding system value values (-1, default, md5('e1')::uuid, 'ch_1', 1, default, 'a', 'm', '{}', '{}', now());
+insert into ledger_events overriding system value values (-1, default, md5('e2')::uuid, 'ch_1', 2, default, 'a', 'm', '{}', '{}', now());
 
--- ledger_events_version_check: versions count from one
+-- ledger_events_previous_exists: versions count from one
 select event('ch_1', 0, 'a');
 
--- ledger_events_schema_version_check: schema versions count from one
-insert into ledger_events overriding system value values (default, default, md5('e1')::uuid, 'ch_1', 1, default, 'a', 0, 'm', '{}', '{}', now());
-
 -- ledger_events_occurred_at_check: an event occurred at a time that can be shown
-insert into ledger_events overriding system value values (default, default, md5('e1')::uuid, 'ch_1', 1, default, 'a', 1, 'm', '{}', '{}', 'infinity');
+insert into ledger_events overriding system value values (default, default, md5('e1')::uuid, 'ch_1', 1, default, 'a', 'm', '{}', '{}', 'infinity');
 
 -- ledger_events_data_check: an event is an object
 select event('ch_1', 1, 'a', '[]');
@@ -185,7 +182,7 @@ select event('ch_1', 1, 'a', '[]');
 select event('ch_1', 1, 'a', jsonb_build_object('x', repeat('x', 1048576)));
 
 -- ledger_events_metadata_check: the cause of an event is an object
-insert into ledger_events overriding system value values (default, default, md5('e1')::uuid, 'ch_1', 1, default, 'a', 1, 'm', '{}', 'null', now());
+insert into ledger_events overriding system value values (default, default, md5('e1')::uuid, 'ch_1', 1, default, 'a', 'm', '{}', 'null', now());
 
 -- ledger_postings_leg_once: a leg is posted once
 select posting(1, 'a:EUR', 'b:EUR', 5);

@@ -1,8 +1,8 @@
 -- The charges $first to $last, each with all that belongs to one.
 
 insert into ledger_events
-       (event_id, stream_id, version, type, schema_version, merchant_id, data, metadata, occurred_at)
-select gen_random_uuid(), 'ch_' || n, v, case v when 1 then 'charge.requested.v1' else 'payment.captured.v1' end, 1, 'm' || n % 2,
+       (event_id, stream_id, version, type, merchant_id, data, metadata, occurred_at)
+select gen_random_uuid(), 'ch_' || n, v, case v when 1 then 'charge.requested.v1' else 'payment.captured.v1' end, 'm' || n % 2,
        case v when 1 then jsonb_build_object('order_id', 'order-' || n / 30) else jsonb_build_object('provider', 'stripe', 'payment_intent', 'pi_' || n) end, '{}', now()
   from generate_series($first, $last) n,
        generate_series(1, 2) v;
