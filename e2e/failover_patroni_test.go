@@ -145,7 +145,7 @@ func (p *patroni) startEtcd(t *testing.T, at []string) (clients string) {
 // machine.
 func (p *patroni) start(t *testing.T, n *node, name, address, api, etcd string) {
 	t.Helper()
-	text, err := os.ReadFile("../../deploy/patroni/patroni.yml")
+	text, err := os.ReadFile("../deploy/patroni/patroni.yml")
 	must(t, err)
 	folder := filepath.Join(p.dir, name)
 	config := string(text)
