@@ -66,8 +66,8 @@ type Report struct {
 // Check is one invariant, the number of its cases and of those that violate it.
 type Check struct {
 	Name     string   `json:"name"`
-	Checked  int64    `json:"checked"`
-	Violated int64    `json:"violated"`
+	Checked  int      `json:"checked"`
+	Violated int      `json:"violated"`
 	Examples []string `json:"examples"` // of violations, at most 5, never nil
 }
 
@@ -215,7 +215,7 @@ func Record(b *pgx.Batch, scope string, checks ...Check) {
 	b.Queue(upsertResult, scope, checked, violated)
 }
 
-func sum(checks []Check) (checked, violated int64) {
+func sum(checks []Check) (checked, violated int) {
 	for _, c := range checks {
 		checked += c.Checked
 		violated += c.Violated

@@ -3,8 +3,8 @@ package audit
 import (
 	"context"
 	_ "embed"
+	"fmt"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -72,27 +72,16 @@ func Continue(ctx context.Context, db *postgres.DB) (violated []Check, more bool
 	return slices.DeleteFunc(violated, func(c Check) bool { return c.Violated == 0 }), n == incrementEvents, nil
 }
 
-// Progress is what the increments of the workers have come to.
-type Progress struct {
-	Until    time.Time // what was recorded before has been audited
-	Violated int64     // of all increments
-	New      int64     // of those that began after the last audit of the tables
-}
+const selectFound = `
+-- audit.selectFound
+select violated from audit_progress`
 
-const selectProgress = `
--- audit.selectProgress
-select audited_until as until,
-       violated,
-       violated - superseded as new
-  from audit_recent`
-
-// ReadProgress reads how far the workers have audited.
-func ReadProgress(ctx context.Context, q postgres.Querier) (Progress, error) {
-	found, err := collect[Progress](ctx, q, "how far the workers have audited", selectProgress)
-	if err != nil || len(found) == 0 {
-		return Progress{}, err
+// Found returns how many violations the increments have found.
+func Found(ctx context.Context, q postgres.Querier) (n int, err error) {
+	if err := q.QueryRow(ctx, selectFound).Scan(&n); err != nil {
+		return 0, fmt.Errorf("read what the workers have found: %w", err)
 	}
-	return found[0], nil
+	return n, nil
 }
 
 const updateSuperseded = `
@@ -100,6 +89,6 @@ const updateSuperseded = `
 update audit_progress
    set superseded = greatest(superseded, $1)`
 
-// MarkSuperseded queues that a finished audit of the tables covers the violations that the increments
-// had found up to p, when it began: what is still violated is in the audit's own result.
-func (p Progress) MarkSuperseded(b *pgx.Batch) { b.Queue(updateSuperseded, p.Violated) }
+// Supersede queues that a finished audit of the tables covers the violations that the increments had
+// found when it began: what is still violated is in the audit's own result.
+func Supersede(b *pgx.Batch, found int) { b.Queue(updateSuperseded, found) }

@@ -133,7 +133,7 @@ type comparison struct {
 	before, after map[string]money    // what the ledger said before the list was read, and after
 	listed        map[string]Listed   // by the provider's ID
 	byReference   map[string][]Listed // those that moved money, by our ID
-	foreign       int64
+	foreign       int
 }
 
 // list reads a list. What is not payonce's, nor of a payment of payonce's, is foreign. What

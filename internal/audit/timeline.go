@@ -86,11 +86,8 @@ func (d Detail) String() string {
 
 func quoted(value any) string {
 	text := fmt.Sprint(value)
-	switch value := value.(type) {
-	case []string:
-		text = strings.Join(value, ", ")
-	case time.Time:
-		text = value.Format(time.RFC3339Nano)
+	if at, ok := value.(time.Time); ok {
+		text = at.Format(time.RFC3339Nano)
 	}
 	if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
 		return at.UTC().Format(time.RFC3339)
