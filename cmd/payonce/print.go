@@ -100,7 +100,7 @@ func table[T any](p io.Writer, items []T, columns string) {
 	_ = table.Flush() // what it prints on keeps the error
 }
 
-// cell is a member in a table. Times are in UTC.
+// cell is a member in a table.
 func cell(member any) string {
 	switch member := member.(type) {
 	case nil:
@@ -113,12 +113,8 @@ func cell(member any) string {
 			words = append(words, cell(word))
 		}
 		return strings.Join(words, ", ")
-	case string:
-		if at, err := time.Parse(time.RFC3339Nano, member); err == nil {
-			return at.UTC().Format("2006-01-02T15:04:05.000Z07:00")
-		}
 	}
-	return oneLine(fmt.Sprint(member))
+	return cmp.Or(oneLine(fmt.Sprint(member)), "-")
 }
 
 // oneLine keeps a text of others, such as a shop's error or an order's ID, from writing

@@ -161,7 +161,7 @@ select '%s' as name,
 // checkRows checks invariants in one statement, over the tables or, if charges are named, over the rows
 // of these.
 func checkRows(ctx context.Context, db Database, charges []string, invariants []invariant) (checks []Check, err error) {
-	b, with, counts := &pgx.Batch{}, "with "+facts, make([]string, len(invariants))
+	b, with, args, counts := &pgx.Batch{}, "with "+facts, []any{maxExamples}, make([]string, len(invariants))
 	for i, p := range invariants {
 		counts[i] = fmt.Sprintf(countCases, p.name, p.query)
 	}
@@ -169,10 +169,9 @@ func checkRows(ctx context.Context, db Database, charges []string, invariants []
 		b.Queue(postgres.ReadWholeTables)
 	} else {
 		b.Queue(postgres.JoinByHash)
-		b.Queue(setCharges, charges, domain.Topic)
-		with = "with " + rowsOfCharges + facts
+		with, args = "with "+rowsOfCharges+facts, append(args, charges, domain.Topic)
 	}
-	b.Queue(with+strings.Join(counts, "\nunion all"), maxExamples).Query(func(rows pgx.Rows) error {
+	b.Queue(with+strings.Join(counts, "\nunion all"), args...).Query(func(rows pgx.Rows) error {
 		checks, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Check])
 		return err
 	})

@@ -15,13 +15,6 @@ import (
 //go:embed increment.sql
 var rowsOfCharges string
 
-// setCharges names the charges of the statement that follows it in a batch, and the topic of their
-// messages.
-const setCharges = `
--- audit.setCharges
-select set_config('payonce.charges', ($1::text[])::text, true),
-       set_config('payonce.topic', $2, true)`
-
 // checkCharges makes every check that the rows of one charge can show, in a few statements and the
 // more the more events the charges have.
 func checkCharges(ctx context.Context, db Database, charges []string) ([]Check, error) {
@@ -33,16 +26,13 @@ func checkCharges(ctx context.Context, db Database, charges []string) ([]Check, 
 	return append(streams.checks(), rows...), err
 }
 
-const (
-	incrementEvents = 1000
-	follower        = "audit" // in followers
+const incrementEvents = 1000
 
-	addFound = `
+const addFound = `
 -- audit.addFound
 update audit_progress
    set checked  = checked + $1,
        violated = violated + $2`
-)
 
 // Continue audits the next charges that have new events, those of at most 1,000 events, and returns
 // the checks that they violate, and whether there may be more. Of several workers that call it at
@@ -52,7 +42,7 @@ update audit_progress
 // counted once.
 // Test: ledger/books TestFollow_storesEachEventOnce.
 func Continue(ctx context.Context, db *postgres.DB) (violated []Check, more bool, err error) {
-	n, err := books.Follow(ctx, db, follower, incrementEvents, func(ctx context.Context, tx pgx.Tx, events []books.Followed) error {
+	n, err := books.Follow(ctx, db, "audit", incrementEvents, func(ctx context.Context, tx pgx.Tx, events []books.Followed) error {
 		charges := make([]string, len(events))
 		for i, e := range events {
 			charges[i] = e.StreamID
