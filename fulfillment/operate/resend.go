@@ -80,8 +80,9 @@ func FindWebhookEvents(ctx context.Context, q postgres.Querier, names []string) 
 	}
 	found = slices.DeleteFunc(found, func(e WebhookEvent) bool { return !e.Notified && !e.Discarded })
 	for _, name := range names {
-		if id, _ := uuid.Parse(name); !slices.ContainsFunc(found, func(e WebhookEvent) bool { return e.ChargeID == name || e.EventID == id }) {
-			return nil, fmt.Errorf("%q has no webhook that was delivered: payonce timeline shows what became of it, and payonce inbox retry repeats a dead letter", name)
+		id, _ := uuid.Parse(name) // of a charge none
+		if !slices.ContainsFunc(found, func(e WebhookEvent) bool { return e.ChargeID == name || e.EventID == id }) {
+			return nil, fmt.Errorf("%q has no webhook that was delivered: payonce timeline shows it, payonce inbox retry repeats a dead letter", name)
 		}
 	}
 	for i := range found {

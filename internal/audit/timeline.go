@@ -75,7 +75,7 @@ func (d Detail) String() string {
 }
 
 func quoted(value any) string {
-	text := fmt.Sprint(value)
+	text := fmt.Sprint(cmp.Or(value, any("null")))
 	if at, ok := value.(time.Time); ok {
 		text = at.Format(time.RFC3339Nano)
 	}

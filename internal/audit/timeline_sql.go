@@ -58,7 +58,8 @@ select created_at as at,
 // end or, while there is none, its state. A discard takes a fence of its own, which is no
 // claim. Of many claims some are not kept, so a successor is named only by the next fence. No
 // index has the charge of every message: events lead to theirs by their ids, and
-// inbox_not_of_events has the others, whose ordering key is the charge or one of its refunds. A holder is shown as its process, without what makes the start unique.
+// inbox_not_of_events has the others, whose ordering key is the charge or one of its refunds. A holder is shown as its
+// process, without what makes the start unique.
 const selectInbox = `
 -- audit.selectInbox
 with keys as (
