@@ -72,8 +72,10 @@ func printViolations(p io.Writer, checks []audit.Check) {
 }
 
 // reconcile adds what the provider's lists show to the report and, with --repair, queues that the workers
-// read the refunds and disputes that the ledger has otherwise. A read that finds nothing new records nothing.
+// read the refunds and disputes that the ledger has otherwise.
 //
+// If we die here: nothing is stored before the commit of Run. The operator repeats the command; a read that
+// finds nothing new records nothing.
 // Test: e2e TestRestore_ofAnOlderDump_capturesNothingTwice.
 func (a auditCmd) reconcile(ctx context.Context, c *console, db *postgres.DB, client *stripe.Client, report *audit.Report, b *pgx.Batch) error {
 	switch {
