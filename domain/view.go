@@ -100,7 +100,7 @@ func Details(e Event) map[string]any {
 			for i, item := range items {
 				lines[i] = fmt.Sprintf("%d %s", item.Quantity, item.SKU)
 			}
-			details[name] = lines
+			details[name] = strings.Join(lines, ", ")
 		}
 	}
 	return details

@@ -96,7 +96,7 @@ func (d *deployment) prints(t *testing.T, shown string, args ...string) (printed
 	t.Helper()
 	spaces := regexp.MustCompile(` +`)
 	plain := func(text string) string { return spaces.ReplaceAllString(masked(text), " ") }
-	lines := regexp.MustCompile(`(?m)^(?:\d{4}-\S+ \S+ +)?(\w+:? +\S.*?)  `).FindAllStringSubmatch(masked(shown), -1)
+	lines := regexp.MustCompile(`(?m)^(?:\d{4}-\S+ +)?(\w+:? +\S.*?)  `).FindAllStringSubmatch(masked(shown), -1)
 	if len(lines) < 4 {
 		t.Fatalf("the page shows %q", lines)
 	}

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,16 +18,8 @@ import (
 )
 
 type auditCmd struct {
-	Quiet      bool `help:"Print one line per violation, and nothing if there is none: for cron."`
-	NoProvider bool `xor:"provider" help:"Do not compare the ledger with the provider, and do not warn about that."`
-	Repair     bool `xor:"provider" help:"Let the workers read from the provider what it lists of refunds and disputes and the ledger has otherwise, as the provider's events that were lost would have done."`
-}
-
-func (a auditCmd) AfterApply(cli *commands) error {
-	if a.Quiet && cli.JSON {
-		return errors.New("--quiet or --json, but not both")
-	}
-	return nil
+	Quiet  bool `help:"Print one line per violation, and nothing if there is none: for cron."`
+	Repair bool `help:"Let the workers read from the provider what it lists of refunds and disputes and the ledger has otherwise, as the provider's events that were lost would have done."`
 }
 
 // Run exits with 1 if a promise is violated, or if the audit could not be finished. Where only
@@ -38,7 +27,7 @@ func (a auditCmd) AfterApply(cli *commands) error {
 // was not asked is said on stderr, also by --quiet: a cron job that has lost its settings must
 // not look like one that found nothing.
 func (a auditCmd) Run(ctx context.Context, c *console, db *postgres.DB, client *stripe.Client) error {
-	before, err := audit.ReadProgress(ctx, db)
+	found, err := audit.Found(ctx, db)
 	if err != nil {
 		return err
 	}
@@ -48,28 +37,19 @@ func (a auditCmd) Run(ctx context.Context, c *console, db *postgres.DB, client *
 	}
 	results := &pgx.Batch{}
 	audit.Record(results, audit.ScopeTables, report.Checks...)
-	before.MarkSuperseded(results)
+	audit.Supersede(results, found)
 	unfinished := a.reconcile(ctx, c, db, client, &report, results)
 	if err := db.Commit(ctx, results); err != nil { // a copy may refuse writes, and the report is still wanted
-		c.remark("not kept: the result, which the metrics should show: %v\n", err)
+		c.remark("not kept: the result, which the metrics should show, and what --repair asked for: %v\n", err)
 	}
 	if unfinished != nil && c.json {
 		return unfinished // a program must not take half a report for one that found nothing
 	}
 	c.show(report, func(p io.Writer) {
 		if !a.Quiet {
-			fmt.Fprintf(p, "The workers had audited what was recorded before %s, and found %d violations since the audit before this one.\n\n",
-				before.Until.UTC().Format(time.RFC3339), before.New)
-			printChecks(p, report.Checks)
+			table(p, report.Checks, checkColumns)
 		}
-		for _, check := range report.Checks {
-			for _, example := range check.Examples {
-				fmt.Fprintf(p, "%s: %s\n", check.Name, oneLine(example))
-			}
-			if more := check.Violated - int64(len(check.Examples)); more > 0 {
-				fmt.Fprintf(p, "%s: and %d more of %d\n", check.Name, more, check.Checked)
-			}
-		}
+		printViolations(p, report.Checks)
 	})
 	if unfinished == nil && !report.OK {
 		return errFound
@@ -77,19 +57,28 @@ func (a auditCmd) Run(ctx context.Context, c *console, db *postgres.DB, client *
 	return unfinished
 }
 
-// printChecks prints a line for each check.
-func printChecks(p io.Writer, checks []audit.Check) {
-	table(p, checks, columns[audit.Check]{"CHECK\tCHECKED\tVIOLATED\tRESULT", func(c audit.Check) []any {
-		return []any{c.Name, c.Checked, c.Violated, map[bool]string{true: "ok", false: "VIOLATED"}[c.Violated == 0]}
-	}})
+const checkColumns = "name checked violated"
+
+// printViolations prints a line for each example, and how many more violations there are.
+func printViolations(p io.Writer, checks []audit.Check) {
+	for _, check := range checks {
+		for _, example := range check.Examples {
+			fmt.Fprintf(p, "%s: %s\n", check.Name, oneLine(example))
+		}
+		if more := check.Violated - len(check.Examples); more > 0 {
+			fmt.Fprintf(p, "%s: and %d more of %d\n", check.Name, more, check.Checked)
+		}
+	}
 }
 
-// reconcile adds what the provider's lists show to the report and, with --repair, lets the workers
-// read what the ledger has otherwise.
-func (a auditCmd) reconcile(ctx context.Context, c *console, db *postgres.DB, client *stripe.Client, report *audit.Report, results *pgx.Batch) error {
+// reconcile adds what the provider's lists show to the report and, with --repair, queues that the workers
+// read the refunds and disputes that the ledger has otherwise.
+//
+// If we die here: nothing is stored before the commit of Run. The operator repeats the command; a read that
+// finds nothing new records nothing.
+// Test: e2e TestRestore_ofAnOlderDump_capturesNothingTwice.
+func (a auditCmd) reconcile(ctx context.Context, c *console, db *postgres.DB, client *stripe.Client, report *audit.Report, b *pgx.Batch) error {
 	switch {
-	case a.NoProvider:
-		return nil
 	case client == nil && a.Repair:
 		return errors.New("--repair reads the provider, and STRIPE_SECRET_KEY is not set")
 	case client == nil:
@@ -107,32 +96,19 @@ func (a auditCmd) reconcile(ctx context.Context, c *console, db *postgres.DB, cl
 	if err != nil {
 		return err
 	}
-	audit.Record(results, audit.ScopeProvider, checks...)
+	audit.Record(b, audit.ScopeProvider, checks...)
 	report.Add(checks...)
-	if a.Repair && len(missed) > 0 {
-		return reread(ctx, c, db, missed)
+	if !a.Repair {
+		return nil
 	}
-	return nil
-}
-
-// reread lets the workers read the refunds and disputes of charges from the provider.
-//
-// If we die here: the messages of some charges are committed. The operator repeats the command; a
-// read that finds nothing new records nothing.
-// Test: e2e TestRestore_ofAnOlderDump_capturesNothingTwice.
-func reread(ctx context.Context, c *console, db *postgres.DB, charges []string) error {
-	for _, id := range charges {
+	for _, id := range missed {
 		charge, err := books.Find(ctx, db, id)
 		if err != nil {
 			return err
 		}
-		b := &pgx.Batch{}
 		fulfillment.Reread(b, charge)
-		if err := db.Commit(ctx, b); err != nil {
-			return fmt.Errorf("queue the reads of charge %s: %w", id, err)
-		}
 	}
-	c.remark("the workers will read the refunds and disputes of %d charges from the provider\n", len(charges))
+	c.remark("the workers are to read the refunds and disputes of %d charges from the provider\n", len(missed))
 	return nil
 }
 
@@ -160,22 +136,12 @@ func (t timelineCmd) Run(ctx context.Context, c *console, db *postgres.DB, clien
 
 // printTimeline prints the charges, then a line for each entry.
 func printTimeline(p io.Writer, t audit.Timeline) {
-	for _, c := range t.Charges {
-		fmt.Fprintf(p, "%s  %s  %d %s  merchant %s  order %s\n", c.ID, cmp.Or(string(c.Status), "not readable"), c.Amount, c.Currency, c.MerchantID, oneLine(c.OrderID))
+	table(p, t.Charges, "id status amount currency merchant_id order_id")
+	columns := "at kind what version who detail"
+	if len(t.Charges) > 1 {
+		columns = "at charge_id kind what version who detail"
 	}
-	as := columns[audit.TimelineEntry]{"WHEN (UTC)\tKIND\tWHAT\tWHO\tDETAIL", func(e audit.TimelineEntry) []any {
-		what := e.What
-		if e.Version > 0 {
-			what = strconv.Itoa(e.Version) + " " + what
-		}
-		return []any{e.At.UTC().Format("2006-01-02 15:04:05.000"), e.Kind, what, e.Who, e.Detail}
-	}}
-	if one := as.row; len(t.Charges) > 1 {
-		as = columns[audit.TimelineEntry]{"WHEN (UTC)\tCHARGE\tKIND\tWHAT\tWHO\tDETAIL", func(e audit.TimelineEntry) []any {
-			return slices.Insert(one(e), 1, any(e.ChargeID))
-		}}
-	}
-	table(p, t.Entries, as)
+	table(p, t.Entries, columns)
 }
 
 type actionsCmd struct {
@@ -187,9 +153,5 @@ type actionsCmd struct {
 
 func (a actionsCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	actions, err := audit.ListActions(ctx, db, a.Merchant, a.Since, int(a.Limit))
-	return showOwned(ctx, c, db, a.merchantFlag, actions, err, columns[audit.Action]{
-		"WHEN\tWHO\tLOGIN\tACTION\tSUBJECT\tMERCHANT\tBEFORE\tAFTER", func(a audit.Action) []any {
-			return []any{a.At, a.Actor, a.Login, a.Action, a.Subject, cmp.Or(a.Merchant, "-"), string(a.Before), string(a.After)}
-		},
-	})
+	return showList(c, actions, err, "at actor login action subject merchant before after")
 }

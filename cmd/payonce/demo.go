@@ -65,16 +65,12 @@ func (d demoCmd) Run(ctx context.Context, c *console) (err error) {
 func (c *console) showDemo(found harness.Audit) {
 	var checks []audit.Check
 	for _, f := range found.Checks {
-		checks = append(checks, audit.Check{Name: f.Name, Checked: int64(f.Checked), Violated: int64(f.Violated), Examples: f.Examples})
+		checks = append(checks, audit.Check(f))
 	}
 	c.show(found, func(p io.Writer) {
-		printChecks(p, checks)
+		table(p, checks, checkColumns)
 		fmt.Fprintln(p)
-		for _, f := range found.Red() {
-			for line := range strings.SplitSeq(strings.Join(f.Examples, "\n"), "\n") { // an example may hold a log
-				fmt.Fprintf(p, "%s: %s\n", f.Name, oneLine(line))
-			}
-		}
+		printViolations(p, checks)
 		fmt.Fprintln(p, map[bool]string{true: "every promise held", false: "not every promise held"}[found.OK])
 	})
 }
@@ -82,10 +78,7 @@ func (c *console) showDemo(found harness.Audit) {
 // showGuards runs the guard lab, or lists its guards.
 func (d demoCmd) showGuards(ctx context.Context, c *console, lab *demo.Demo) error {
 	if d.Break == "list" {
-		showList(c, demo.Guards(), columns[demo.Guard]{"GUARD\tKIND\tFAULT\tVIOLATED WITHOUT IT", func(g demo.Guard) []any {
-			return []any{g.Name, g.Kind, g.Fault, g.Violates()}
-		}})
-		return nil
+		return showList(c, demo.Guards(), nil, "guard kind fault expected")
 	}
 	findings, err := lab.Break(ctx, d.Break)
 	if findings == nil {

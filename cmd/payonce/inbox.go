@@ -4,12 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"os/user"
+	"slices"
 	"strconv"
 	"time"
-	"unicode/utf8"
 
 	"github.com/prometheus/common/model"
 
@@ -32,65 +31,46 @@ type inboxFilter struct {
 	Older    model.Duration `placeholder:"1h" help:"Only messages that were received at least so long ago."`
 }
 
-func (f inboxFilter) list(ctx context.Context, db *postgres.DB, status deadletter.Status, limit uint32) ([]deadletter.Entry, error) {
+func (f inboxFilter) list(ctx context.Context, db *postgres.DB, status deadletter.Status) ([]deadletter.Entry, error) {
 	return deadletter.List(ctx, db, deadletter.Filter{
 		Status: status, OrderingKey: f.Charge, Type: f.Type, Receiver: f.Receiver, Older: time.Duration(f.Older),
-	}, 0, int(limit))
+	}, 0, 0)
 }
 
 type inboxListCmd struct {
 	inboxFilter
 
 	Status string `default:"dead" enum:"dead,discarded" help:"Status of the messages: dead (a dead letter) or discarded."`
-	Limit  uint32 `placeholder:"N" help:"Number of messages, oldest first. Without it all."`
 }
 
 func (l inboxListCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
-	entries, err := l.list(ctx, db, deadletter.Status(l.Status), l.Limit)
-	if err == nil {
-		showList(c, entries, messageColumns)
-	}
-	return err
+	entries, err := l.list(ctx, db, deadletter.Status(l.Status))
+	return showList(c, entries, err, messageColumns)
 }
 
-var messageColumns = columns[deadletter.Entry]{
-	"ID\tRECEIVED (UTC)\tRECEIVER\tCHARGE\tTYPE\tATTEMPTS\tWAITS\tDEATHS\tBEHIND\tREASON",
-	func(e deadletter.Entry) []any {
-		reason := e.LastError
-		if e.DecidedBy != "" {
-			reason = fmt.Sprintf("%s by %s: %s", e.Status, e.DecidedBy, reason)
-		}
-		return []any{
-			e.Number, e.ReceivedAt.Format(time.DateTime), e.Receiver, e.OrderingKey, e.Type,
-			e.Attempts, e.Waits, e.Deaths, e.Behind, reason,
-		}
-	},
-}
+const messageColumns = "id received_at receiver ordering_key type attempts waits deaths behind status decided_by last_error"
 
 type inboxShowCmd struct {
 	ID int64 `arg:"" help:"The message, by its number in the list."`
 }
 
-// wholeMessage is a message with what its sender wrote. A payload that is no JSON is shown
-// in base64.
-type wholeMessage struct {
-	deadletter.Entry
-
-	Metadata json.RawMessage `json:"metadata"`
-	Payload  any             `json:"payload"`
-}
-
+// Run prints JSON for people too: what others wrote is escaped. A payload that is no JSON is shown in base64.
 func (s inboxShowCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	e, err := deadletter.Show(ctx, db, s.ID)
 	if err != nil {
 		return err
 	}
-	m := wholeMessage{Entry: e, Metadata: e.Metadata, Payload: e.Payload}
+	whole := struct {
+		deadletter.Entry
+
+		Metadata json.RawMessage `json:"metadata"`
+		Payload  any             `json:"payload"`
+	}{e, e.Metadata, e.Payload}
 	if json.Valid(e.Payload) {
-		m.Payload = json.RawMessage(e.Payload)
+		whole.Payload = json.RawMessage(e.Payload)
 	}
-	c.json = true // for people too: what others wrote is escaped
-	c.show(m, nil)
+	c.json = true
+	c.show(whole, nil)
 	return nil
 }
 
@@ -104,12 +84,9 @@ type inboxRetryCmd struct {
 }
 
 func (r inboxRetryCmd) AfterApply(o *postgres.Options) error {
-	filtered := r.inboxFilter != inboxFilter{}
-	switch {
-	case len(r.IDs) == 0 && !filtered && !r.All:
-		return errors.New("say which: numbers, --charge, --type, --receiver, --older, or --all")
-	case len(r.IDs) > 0 && (filtered || r.All), filtered && r.All:
-		return errors.New("numbers, flags that select, or --all, but only one of them")
+	said := slices.DeleteFunc([]bool{len(r.IDs) > 0, r.inboxFilter != inboxFilter{}, r.All}, func(said bool) bool { return !said })
+	if len(said) != 1 {
+		return errors.New("say which by one of: numbers, flags that select (--charge, --type, --receiver, --older), --all")
 	}
 	return r.reasonFlag.AfterApply(o)
 }
@@ -137,7 +114,7 @@ func (r inboxRetryCmd) decide(
 ) error {
 	numbers := r.IDs
 	if len(numbers) == 0 { // all at first: what dies anew meanwhile is not selected once more
-		selected, err := r.list(ctx, db, deadletter.StatusDead, 0)
+		selected, err := r.list(ctx, db, deadletter.StatusDead)
 		if err != nil {
 			return err
 		}
@@ -162,9 +139,8 @@ func (r inboxRetryCmd) decide(
 			break
 		}
 	}
-	showList(c, decided, messageColumns)
 	c.remark("%d of %d dead letters are decided on\n", len(decided), len(numbers))
-	return errors.Join(refused...)
+	return errors.Join(showList(c, decided, nil, messageColumns), errors.Join(refused...))
 }
 
 // reasonFlag is the reason of an action.
@@ -172,13 +148,8 @@ type reasonFlag struct {
 	Reason string `placeholder:"TEXT" help:"Why, for the list of operators' actions."`
 }
 
-const longestReason = 500 // runes
-
 // AfterApply lets the trigger that records the action know the reason.
 func (r reasonFlag) AfterApply(o *postgres.Options) error {
-	if utf8.RuneCountInString(r.Reason) > longestReason {
-		return fmt.Errorf("--reason has more than %d characters", longestReason)
-	}
 	o.Settings["payonce.reason"] = r.Reason
 	return nil
 }

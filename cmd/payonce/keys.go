@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -27,26 +26,6 @@ type keysCmd struct {
 // merchantFlag narrows a command to a merchant; "" is everyone.
 type merchantFlag struct {
 	Merchant string `placeholder:"ID" help:"Only what belongs to this merchant."`
-}
-
-// showOwned prints what a command has found of a merchant, or of everyone, unless there is no such merchant.
-func showOwned[T any](
-	ctx context.Context, c *console, db *postgres.DB, m merchantFlag, found []T, err error, as columns[T],
-) error {
-	if err == nil && len(found) == 0 && m.Merchant != "" {
-		var exists bool
-		if exists, err = merchants.Exists(ctx, db, m.Merchant); err == nil && !exists {
-			err = unknownMerchant(m.Merchant)
-		}
-	}
-	if err == nil {
-		showList(c, found, as)
-	}
-	return err
-}
-
-func unknownMerchant(id string) error {
-	return fmt.Errorf("there is no merchant %q: payonce seed registers one", id)
 }
 
 type createKeyCmd struct {
@@ -71,16 +50,7 @@ func checkGiven(key string) error {
 
 func (k *createKeyCmd) AfterApply() error {
 	k.Scopes = slices.DeleteFunc(merchants.Scopes(), func(s merchants.Scope) bool { return !slices.Contains(k.Scopes, s) })
-	if len(k.Scopes) == 0 {
-		return errors.New("--scopes is empty: a key has at least one scope")
-	}
 	return checkGiven(k.APIKey)
-}
-
-// createdKey is the one thing that shows a whole key, if it was made.
-type createdKey struct {
-	Whole string `json:"key,omitempty"`
-	merchants.Key
 }
 
 // Run prints the key alone on stdout, and what it is for on stderr.
@@ -92,14 +62,14 @@ func (k *createKeyCmd) Run(ctx context.Context, c *console, db *postgres.DB) err
 	merchants.IssueKey(b, key, merchants.Grant{Merchant: k.Merchant, Scopes: k.Scopes, Life: (*time.Duration)(k.Expires)})
 	err := db.Commit(ctx, b)
 	if groupcommit.Constraint(err) == "api_keys_merchant_id_fkey" {
-		return unknownMerchant(k.Merchant)
+		return fmt.Errorf("there is no merchant %q: payonce seed registers one", k.Merchant)
 	}
 	if err != nil {
 		return fmt.Errorf("create a key of %s: %w", k.Merchant, err)
 	}
 	made, err := checkStored(ctx, db, k.Merchant, key, k.Scopes)
 	if err == nil {
-		showKey(c, createdKey{Whole: key, Key: made})
+		showSecret(c, key, []merchants.Key{made}, keyColumns)
 	}
 	return err
 }
@@ -117,35 +87,14 @@ func checkStored(ctx context.Context, db *postgres.DB, merchant, key string, sco
 	return found[0], err
 }
 
-// showKey prints a key that was made alone on stdout, and what it is for on stderr.
-func showKey(c *console, k createdKey) {
-	c.show(k, func(p io.Writer) {
-		if k.Whole == "" {
-			return
-		}
-		c.remark("%s, a key of %s for %s, expires %s; it is shown this once and kept nowhere\n",
-			k.Prefix, k.Merchant, scopesOf(k.Key), cell(k.ExpiresAt))
-		fmt.Fprintf(p, "%s\n", k.Whole)
-	})
-}
-
 type listKeysCmd struct{ merchantFlag }
 
 func (k listKeysCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	keys, err := merchants.FindKeys(ctx, db, k.Merchant, nil)
-	return showOwned(ctx, c, db, k.merchantFlag, keys, err, keyColumns)
+	return showList(c, keys, err, keyColumns)
 }
 
-var keyColumns = columns[merchants.Key]{
-	"PREFIX\tMERCHANT\tSCOPES\tCREATED\tEXPIRES\tREVOKED",
-	func(k merchants.Key) []any {
-		return []any{k.Prefix, k.Merchant, scopesOf(k), k.CreatedAt, k.ExpiresAt, k.RevokedAt}
-	},
-}
-
-func scopesOf(k merchants.Key) string {
-	return strings.ReplaceAll(strings.Trim(fmt.Sprint(k.Scopes), "[]"), " ", ",")
-}
+const keyColumns = "prefix merchant scopes created_at expires_at revoked_at"
 
 type revokeKeyCmd struct {
 	merchantFlag
@@ -176,8 +125,5 @@ func (k revokeKeyCmd) Run(ctx context.Context, c *console, db *postgres.DB) erro
 		return fmt.Errorf("revoke %d keys: %w", len(keys), err)
 	}
 	revoked, err := merchants.FindKeys(ctx, db, k.Merchant, &k.Prefix)
-	if err == nil {
-		showList(c, revoked, keyColumns)
-	}
-	return err
+	return showList(c, revoked, err, keyColumns)
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/signal"
@@ -150,7 +149,7 @@ type healthcheckCmd struct {
 const healthcheckTimeout = 2 * time.Second
 
 // Run is for images without a shell. People see an error alone.
-func (h healthcheckCmd) Run(ctx context.Context, c *console) error {
+func (h healthcheckCmd) Run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, healthcheckTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, h.URL, http.NoBody)
@@ -165,6 +164,5 @@ func (h healthcheckCmd) Run(ctx context.Context, c *console) error {
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("healthcheck: %s answered %s", h.URL, response.Status)
 	}
-	c.show(map[string]string{"url": h.URL, "status": response.Status}, func(io.Writer) {})
 	return nil
 }

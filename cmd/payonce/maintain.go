@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -28,19 +26,7 @@ func (migrateCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	if err := migrations.Up(ctx, db.Pool().Config().ConnString()); err != nil {
 		return err
 	}
-	applied := []string{}
-	for _, step := range migrations.All() {
-		if step.Version > from {
-			applied = append(applied, step.Name)
-		}
-	}
-	c.show(map[string]any{"from": from, "version": version.Latest, "applied": applied}, func(io.Writer) {
-		if len(applied) == 0 {
-			c.remark("the schema has version %d already: nothing to apply\n", version.Latest)
-			return
-		}
-		c.remark("the schema was migrated from version %d to %d: %s\n", from, version.Latest, strings.Join(applied, ", "))
-	})
+	showOne(c, map[string]int64{"from": from, "version": version.Latest}, "from version")
 	return nil
 }
 
@@ -59,28 +45,20 @@ func (p pauseCmd) AfterApply(o *postgres.Options) error {
 }
 
 func (p pauseCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
-	return p.set(ctx, c, db, true, unknownMerchant(p.Merchant))
+	return p.set(ctx, c, db, true)
 }
 
 // resumeCmd ends a pause.
 type resumeCmd struct{ pauseCmd }
 
-func (r resumeCmd) AfterApply(o *postgres.Options) error {
-	if r.What == "" {
-		return errors.New("say what to resume: payonce pause lists what is paused")
-	}
-	return r.pauseCmd.AfterApply(o)
-}
-
 func (r resumeCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
-	return r.set(ctx, c, db, false, fmt.Errorf("%s was never paused: payonce pause lists what is", strings.TrimSpace(r.What+" "+r.Merchant)))
+	return r.set(ctx, c, db, false)
 }
 
-// set pauses or resumes, and prints what is paused then. unknown is the error if there is nothing
-// to pause or resume.
+// set pauses or resumes, and prints what is paused then.
 //
 // If we die here: the pause and its record are one transaction.
-func (p pauseCmd) set(ctx context.Context, c *console, db *postgres.DB, paused bool, unknown error) error {
+func (p pauseCmd) set(ctx context.Context, c *console, db *postgres.DB, paused bool) error {
 	if p.What != "" {
 		b, known := &pgx.Batch{}, false
 		operate.SetPause(b, operate.Pause{What: p.What, Merchant: p.Merchant}, paused, &known)
@@ -88,15 +66,12 @@ func (p pauseCmd) set(ctx context.Context, c *console, db *postgres.DB, paused b
 			return fmt.Errorf("change what is paused: %w", err)
 		}
 		if !known {
-			return unknown
+			return errors.New("there is no such merchant, or no such pause to end: payonce pause lists what is paused")
 		}
 		c.remark("the workers follow within 3 s, and finish what they handle\n")
 	}
 	all, err := operate.ListPauses(ctx, db)
-	if err == nil {
-		showList(c, all, columns[operate.Pause]{"PAUSED\tMERCHANT", func(p operate.Pause) []any { return []any{p.What, p.Merchant} }})
-	}
-	return err
+	return showList(c, all, err, "what merchant")
 }
 
 type outboxCmd struct {
@@ -120,9 +95,7 @@ func (r outboxRepairCmd) Run(ctx context.Context, c *console, db *postgres.DB) e
 	if err != nil {
 		return err
 	}
-	c.show(map[string]any{"was_original": original, "epoch": epoch}, func(p io.Writer) {
-		fmt.Fprintf(p, "the ledger is in epoch %d: what was restored is older than what follows, and the programs may start\n", epoch)
-	})
+	showOne(c, map[string]any{"was_original": original, "epoch": epoch}, "epoch was_original")
 	return nil
 }
 
@@ -134,17 +107,7 @@ func (rebuildCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	if err != nil {
 		return err
 	}
-	c.show(found, func(p io.Writer) {
-		fmt.Fprintf(p, "%d events of %d charges counted, up to position %d\n%d balances compared: %d differed%s\n",
-			found.Events, found.Charges, found.AsOfPosition, found.Balances, found.Different,
-			map[bool]string{true: ", and were replaced"}[found.Different > 0])
-		for _, example := range found.Examples {
-			fmt.Fprintf(p, "  %s\n", oneLine(example))
-		}
-		if more := found.Different - int64(len(found.Examples)); more > 0 {
-			fmt.Fprintf(p, "  and %d more\n", more)
-		}
-	})
+	showOne(c, found, "events charges as_of_position balances different examples")
 	if found.Different > 0 {
 		return errFound
 	}

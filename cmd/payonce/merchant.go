@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"regexp"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/bojanz/currency"
 	"github.com/jackc/pgx/v5"
@@ -51,8 +49,6 @@ func (s *seedCmd) AfterApply() (err error) {
 		return fmt.Errorf("--webhook-url: %w", webhook.CheckURL(s.WebhookURL))
 	case !regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`).MatchString(s.Merchant):
 		return fmt.Errorf("--merchant is %q: use 1 to 63 lower case letters, digits, - and _", s.Merchant)
-	case s.FeeBasisPoints < 0 || s.FeeBasisPoints > 10_000:
-		return errors.New("--fee-basis-points must be between 0 and 10000")
 	}
 	for code, fee := range s.FeeFixed {
 		if code == "" || !currency.IsValid(code) || fee < 0 || fee > domain.MaxAmount { // the library takes "" for valid
@@ -60,8 +56,8 @@ func (s *seedCmd) AfterApply() (err error) {
 		}
 	}
 	for sku, quantity := range s.SKU {
-		if sku == "" || quantity < 0 || quantity > mostUnits {
-			return fmt.Errorf("--sku %s=%d: an article has a name, and a quantity between 0 and %d", sku, quantity, mostUnits)
+		if sku == "" || quantity < 0 {
+			return fmt.Errorf("--sku %s=%d: an article has a name, and a quantity of 0 or more", sku, quantity)
 		}
 	}
 	return checkGiven(s.APIKey)
@@ -70,43 +66,35 @@ func (s *seedCmd) AfterApply() (err error) {
 // Run registers everything in one commit. What exists already stays: seeding again never resets stock,
 // revives no key and replaces no webhook secret.
 func (s *seedCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
-	exists, err := merchants.Exists(ctx, db, s.Merchant)
+	keys, err := merchants.FindKeys(ctx, db, s.Merchant, nil)
 	if err != nil {
 		return err
 	}
-	key, err := s.key(ctx, c, db)
-	if err != nil {
+	key, made := s.APIKey, ""
+	if key == "" && len(keys) == 0 {
+		made = merchants.NewKey()
+		key = made
+	}
+	if _, err := checkStored(ctx, db, s.Merchant, key, merchants.Scopes()); err != nil { // before anything is written
 		return err
 	}
 	if err := s.checkSecret(ctx, db); err != nil {
 		return err
 	}
-	var kept []string
-	if err := s.register(ctx, db, key, &kept); err != nil {
+	kept, err := s.register(ctx, db, key)
+	if err != nil {
 		return err
 	}
-	if exists {
-		c.remark("%s was there already, and keeps its fees\n", s.Merchant)
+	if len(keys) > 0 {
+		c.remark("%s was there already, and keeps its fees and its keys\n", s.Merchant)
 	}
 	for _, sku := range kept {
 		c.remark("%s has %s already, and it stays as it is: payonce stock add changes it\n", s.Merchant, oneLine(sku))
 	}
-	if s.WebhookURL != "" && !webhook.IsPublic(s.WebhookURL) {
-		c.remark("the webhook's target is not https at a public address: workers deliver there only if WEBHOOK_ALLOW_CIDRS has its address\n")
-	}
-	if key == "" {
-		c.show(map[string]string{"merchant": s.Merchant}, func(io.Writer) {})
-		return s.checkSecret(ctx, db)
-	}
-	made := createdKey{Whole: key}
-	if made.Key, err = checkStored(ctx, db, s.Merchant, key, merchants.Scopes()); err != nil {
-		return err
-	}
-	if s.APIKey != "" {
-		made.Whole = "" // the operator has it
-	}
-	showKey(c, made)
-	return s.checkSecret(ctx, db)
+	_, err = checkStored(ctx, db, s.Merchant, key, merchants.Scopes())
+	keys, unread := merchants.FindKeys(ctx, db, s.Merchant, nil)
+	showSecret(c, made, keys, keyColumns)
+	return errors.Join(err, unread, s.checkSecret(ctx, db))
 }
 
 // checkSecret refuses a webhook secret beside another one: before the commit, and after it for one that
@@ -119,23 +107,8 @@ func (s *seedCmd) checkSecret(ctx context.Context, db *postgres.DB) error {
 	return err
 }
 
-// key is the key that is seeded: the one given or, for a merchant that has no key, one that is
-// made. It is "" for none.
-func (s *seedCmd) key(ctx context.Context, c *console, db *postgres.DB) (string, error) {
-	if s.APIKey != "" {
-		_, err := checkStored(ctx, db, s.Merchant, s.APIKey, merchants.Scopes()) // before anything is written
-		return s.APIKey, err
-	}
-	keys, err := merchants.FindKeys(ctx, db, s.Merchant, nil)
-	if err == nil && len(keys) > 0 {
-		c.remark("%s has a key already, and gets no other: payonce keys create makes one\n", s.Merchant)
-		return "", nil
-	}
-	return merchants.NewKey(), err
-}
-
-// register commits the merchant with its key and stock. kept are articles that exist.
-func (s *seedCmd) register(ctx context.Context, db *postgres.DB, key string, kept *[]string) error {
+// register commits the merchant with its key and stock, and returns the articles that exist.
+func (s *seedCmd) register(ctx context.Context, db *postgres.DB, key string) (kept []string, err error) {
 	b := &pgx.Batch{}
 	merchant := merchants.Merchant{ID: s.Merchant, FeeBasisPoints: s.FeeBasisPoints, FeeFixed: s.FeeFixed}
 	merchants.Register(b, merchant, merchants.Webhook{URL: s.WebhookURL, Secret: s.WebhookSecret}, s.OneChargePerOrder)
@@ -145,19 +118,19 @@ func (s *seedCmd) register(ctx context.Context, db *postgres.DB, key string, kep
 	for _, sku := range slices.Sorted(maps.Keys(s.SKU)) {
 		operate.Supply(b, s.Merchant, sku, s.SKU[sku]).Exec(func(made pgconn.CommandTag) error {
 			if made.RowsAffected() == 0 {
-				*kept = append(*kept, sku)
+				kept = append(kept, sku)
 			}
 			return nil
 		})
 	}
-	err := db.Commit(ctx, b)
+	err = db.Commit(ctx, b)
 	if groupcommit.Constraint(err) == "merchants_webhook_secret_exists" {
-		return errors.New("--webhook-url needs --webhook-secret: the merchant has no secret yet")
+		return nil, errors.New("--webhook-url needs --webhook-secret: the merchant has no secret yet")
 	}
 	if err != nil {
-		return fmt.Errorf("seed %s: %w", s.Merchant, err)
+		return nil, fmt.Errorf("seed %s: %w", s.Merchant, err)
 	}
-	return nil
+	return kept, nil
 }
 
 type stockCmd struct {
@@ -165,22 +138,14 @@ type stockCmd struct {
 	Add  stockAddCmd  `cmd:"" help:"Add units of an article, or take some away." example:"stock add --merchant acme --sku mug --quantity 9 --reason new"`
 }
 
-// mostUnits is the largest quantity that a command takes.
-const mostUnits = 1_000_000_000_000
-
 type stockListCmd struct{ merchantFlag }
 
 func (l stockListCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	stock, err := operate.ListStock(ctx, db, l.Merchant, "")
-	return showOwned(ctx, c, db, l.merchantFlag, stock, err, stockColumns)
+	return showList(c, stock, err, stockColumns)
 }
 
-var stockColumns = columns[operate.Stock]{
-	"MERCHANT\tSKU\tON HAND\tRESERVED\tAVAILABLE\tSOLD",
-	func(s operate.Stock) []any {
-		return []any{s.Merchant, s.SKU, s.OnHand, s.Reserved, s.Available, s.Sold}
-	},
-}
+const stockColumns = "merchant sku on_hand reserved available sold"
 
 type stockAddCmd struct {
 	Merchant string `required:"" placeholder:"ID" help:"The merchant whose article it is."`
@@ -188,20 +153,6 @@ type stockAddCmd struct {
 	Quantity int64  `required:"" placeholder:"N" help:"How many units; below zero, as in --quantity=-3, for units that are gone."`
 	Reason   string `required:"" placeholder:"TEXT" help:"Why: it is kept with the change."`
 	ID       string `name:"id" placeholder:"ID" help:"Your name of this change, such as the number of a delivery note. Of an article, a change with this id is made once, however often the command is repeated."`
-}
-
-const longestID = 255 // bytes, as the records keep
-
-func (a stockAddCmd) AfterApply() error {
-	switch {
-	case a.Quantity == 0 || max(a.Quantity, -a.Quantity) > mostUnits:
-		return fmt.Errorf("--quantity is %d: give 1 to %d, or below zero to take units away", a.Quantity, mostUnits)
-	case len(a.ID) > longestID:
-		return fmt.Errorf("--id has %d bytes: give at most %d", len(a.ID), longestID)
-	case strings.TrimSpace(a.Reason) == "" || utf8.RuneCountInString(a.Reason) > longestReason:
-		return fmt.Errorf("--reason must say why, in at most %d characters", longestReason)
-	}
-	return nil
 }
 
 // Run adds once if the change has an id, and prints the article.
@@ -213,40 +164,31 @@ func (a stockAddCmd) Run(ctx context.Context, c *console, db *postgres.DB) error
 	audit.Explain(b, a.Reason, a.ID)
 	operate.AddStock(b, a.Merchant, a.SKU, a.Quantity, &changed)
 	err := db.Commit(ctx, b)
-	switch constraint := groupcommit.Constraint(err); {
-	case constraint == "operator_actions_one_supply", constraint == "stock_available_not_negative":
-		changed, err = a.refused(ctx, c, db, constraint)
-	case groupcommit.OutcomeOf(err) == groupcommit.Unknown:
-		err = fmt.Errorf("it may have been stored, payonce actions tells: %w", err)
-	case err != nil:
-		err = fmt.Errorf("change the stock of %s: %w", a.Merchant, err)
+	switch groupcommit.Constraint(err) {
+	case "operator_actions_one_supply":
+		changed, err = a.repeated(ctx, c, db)
+	case "stock_available_not_negative":
+		err = errors.New("charges have reserved more than the change would leave on hand: payonce stock list shows how many")
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("change the stock of %s: %w", a.Merchant, err)
 	}
 	if len(changed) == 0 {
 		return fmt.Errorf("%s has no article %q: payonce stock list shows those there are, payonce seed --sku makes one", a.Merchant, a.SKU)
 	}
-	c.show(changed[0], func(p io.Writer) { table(p, changed, stockColumns) })
+	showOne(c, changed[0], stockColumns)
 	return nil
 }
 
-// refused returns the article as it is if the change was made before, or why it is not made.
-func (a stockAddCmd) refused(ctx context.Context, c *console, db *postgres.DB, constraint string) ([]operate.Stock, error) {
-	stock, err := operate.ListStock(ctx, db, a.Merchant, a.SKU)
-	if err != nil || len(stock) == 0 {
-		return nil, err
-	}
-	if constraint == "stock_available_not_negative" {
-		return nil, fmt.Errorf("charges have reserved %d of the %d units of %q on hand: the change must leave as many", stock[0].Reserved, stock[0].OnHand, a.SKU)
-	}
+// repeated returns the article as it is, if the change that has the id was the same.
+func (a stockAddCmd) repeated(ctx context.Context, c *console, db *postgres.DB) ([]operate.Stock, error) {
 	made, err := audit.FindSupply(ctx, db, a.Merchant, a.SKU, a.ID)
-	switch {
-	case err != nil:
+	if err == nil && made != a.Quantity {
+		err = fmt.Errorf("--id %s is that of a change by %+d: give another one", a.ID, made)
+	}
+	if err != nil {
 		return nil, err
-	case made != a.Quantity:
-		return nil, fmt.Errorf("--id %s is that of a change by %+d: give another one", a.ID, made)
 	}
 	c.remark("%s was added before, and nothing is added now\n", oneLine(a.ID))
-	return stock, nil
+	return operate.ListStock(ctx, db, a.Merchant, a.SKU)
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/program"
 )
@@ -52,42 +52,69 @@ func (c *console) progress(ctx context.Context, what string) {
 	}
 }
 
-// columns are how people see a list: words with tabs between them, and a cell for each.
-type columns[T any] struct {
-	header string
-	row    func(T) []any
+// list is the result of a command that prints a list, as programs get it.
+type list[T any] struct {
+	Secret string `json:"secret,omitempty"` // that was made, and is shown this once
+	Data   []T    `json:"data"`
 }
 
-// showList prints {"data": [...]} for programs, or a line for each item for people.
-func showList[T any](c *console, list []T, as columns[T]) {
-	c.show(map[string]any{"data": append([]T{}, list...)}, func(p io.Writer) { table(p, list, as) })
+// showList prints items, and of them columns for people, if they were read without an error.
+func showList[T any](c *console, items []T, err error, columns string) error {
+	if err == nil {
+		c.show(list[T]{Data: append([]T{}, items...)}, func(p io.Writer) { table(p, items, columns) })
+	}
+	return err
 }
 
-// table prints a list for people.
-func table[T any](p io.Writer, list []T, as columns[T]) {
+// showOne prints one result, and columns of it for people.
+func showOne[T any](c *console, v T, columns string) {
+	c.show(v, func(p io.Writer) { table(p, []T{v}, columns) })
+}
+
+// showSecret prints a secret that was made, or "", alone on stdout for people, and what holds now on stderr.
+func showSecret[T any](c *console, secret string, now []T, columns string) {
+	c.show(list[T]{secret, now}, func(p io.Writer) {
+		table(c.stderr, now, columns)
+		if secret != "" {
+			c.remark("what stdout has is shown this once: no command shows it again\n")
+			fmt.Fprintln(p, secret)
+		}
+	})
+}
+
+// table prints items for people. Columns are the names of members that the items have as JSON.
+func table[T any](p io.Writer, items []T, columns string) {
+	names := strings.Fields(columns)
 	table := tabwriter.NewWriter(p, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, as.header)
-	for _, item := range list {
+	fmt.Fprintln(table, strings.ToUpper(strings.ReplaceAll(strings.Join(names, "\t"), "_", " ")))
+	for _, item := range items {
+		var members audit.Detail
+		text, _ := json.Marshal(item)
+		_ = json.Unmarshal(text, &members) // of an item that cannot be written, which is none of ours, all are missing
 		var cells []string
-		for _, value := range as.row(item) {
-			cells = append(cells, cell(value))
+		for _, name := range names {
+			cells = append(cells, cell(members[name]))
 		}
 		fmt.Fprintln(table, strings.Join(cells, "\t"))
 	}
 	_ = table.Flush() // what it prints on keeps the error
 }
 
-func cell(value any) string {
-	switch at := value.(type) {
-	case time.Time:
-		return at.Format(time.RFC3339)
-	case *time.Time:
-		if at == nil {
-			return "never"
+// cell is a member in a table.
+func cell(member any) string {
+	switch member := member.(type) {
+	case nil:
+		return "-"
+	case map[string]any:
+		return audit.Detail(member).String()
+	case []any:
+		var words []string
+		for _, word := range member {
+			words = append(words, cell(word))
 		}
-		return at.Format(time.RFC3339)
+		return strings.Join(words, ", ")
 	}
-	return oneLine(fmt.Sprint(value))
+	return cmp.Or(oneLine(fmt.Sprint(member)), "-")
 }
 
 // oneLine keeps a text of others, such as a shop's error or an order's ID, from writing
@@ -138,31 +165,26 @@ func printHelp(options kong.HelpOptions, parsed *kong.Context) error {
 	return p.Flush()
 }
 
-// goneCommands are commands, and flags of some, that earlier versions had, and what took the place of each.
-var goneCommands = []struct{ line, instead string }{
-	{"adopt", "payonce audit names a capture without a charge: refund it at the provider"},
-	{"completion", "payonce --help lists the commands and their flags"},
-	{"export", `the view ledger_export has the postings, for psql's \copy`},
-	{"plan", "a program refuses to start on a database that lacks a migration, and messages of a type that a worker does not know wait for a newer one"},
-	{"keys create --addresses", "let the proxy in front of the api refuse addresses"},
-	{"keys rotate", "payonce keys create makes the new key, and payonce keys revoke --in 24h ends the old one"},
-	{"outbox repair --as-copy", "make a database for tests with payonce migrate and payonce seed"},
-	{"outbox repair --since", "payonce audit names captures without a charge, whenever they were made"},
-	{"stock set", "payonce stock add takes the difference, below zero too"},
-	{"stock show", "payonce stock list shows the articles, and payonce actions who changed them"},
-	{"timeline --svg", "payonce console draws the timeline"},
-	{"webhooks resend --merchant", "GET /v1/events has a merchant's events, and payonce webhooks resend takes ids of events or charges"},
-	{"webhooks list", "payonce actions lists the rotations of secrets, and payonce webhooks rotate shows which sign"},
+// goneCommands are commands that earlier versions had, and what took the place of each.
+var goneCommands = map[string]string{
+	"adopt":                   "payonce audit names a capture without a charge: refund it at the provider",
+	"completion":              "payonce --help lists the commands and their flags",
+	"export":                  `the view ledger_export has the postings, for psql's \copy`,
+	"plan":                    "a program refuses to start on a database that lacks a migration, and messages of a type that a worker does not know wait for a newer one",
+	"keys rotate":             "payonce keys create makes the new key, and payonce keys revoke --in 24h ends the old one",
+	"outbox repair --as-copy": "make a database for tests with payonce migrate and payonce seed",
+	"outbox repair --since":   "payonce audit names captures without a charge, whenever they were made",
+	"stock set":               "payonce stock add takes the difference, below zero too",
+	"stock show":              "payonce stock list shows the articles, and payonce actions who changed them",
+	"webhooks list":           "payonce actions lists the rotations of secrets, and payonce webhooks rotate shows which sign",
 }
 
-// refuseGone returns the sentence about a command line that names a command that is gone, or nil.
+// refuseGone returns the sentence about a command line that begins as a command that is gone, or nil.
 func refuseGone(args []string) error {
-	words := strings.Join(slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return strings.HasPrefix(arg, "-") }), " ")
-	for _, g := range goneCommands {
-		command, flag, ofFlag := strings.Cut(g.line, " --")
-		named := slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg+"=", "--"+flag+"=") })
-		if strings.HasPrefix(words+" ", command+" ") && (named || !ofFlag) {
-			return fmt.Errorf("payonce %s is gone: %s", g.line, g.instead)
+	line := strings.ReplaceAll(strings.Join(args, " "), "=", " ") + " "
+	for gone, instead := range goneCommands {
+		if strings.HasPrefix(strings.TrimPrefix(line, "--json "), gone+" ") {
+			return fmt.Errorf("payonce %s is gone: %s", gone, instead)
 		}
 	}
 	return nil

@@ -3,15 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/common/model"
 
@@ -25,7 +21,7 @@ import (
 
 type webhooksCmd struct {
 	Rotate webhooksRotateCmd `cmd:"" help:"Replace a merchant's webhook secret. Deliveries are signed by both until the overlap is over." example:"webhooks rotate --merchant acme"`
-	Resend webhooksResendCmd `cmd:"" help:"Resend webhooks, with the webhook-ids that they had." example:"webhooks resend ch_01a1fd336ed47bf6827f5db90a1e2454" progress:"recording resends"`
+	Resend webhooksResendCmd `cmd:"" help:"Resend webhooks, with the webhook-ids that they had." example:"webhooks resend ch_01a1fd336ed47bf6827f5db90a1e2454"`
 }
 
 type webhooksRotateCmd struct {
@@ -37,11 +33,6 @@ type webhooksRotateCmd struct {
 
 	secret string // that is given; "": one is made
 }
-
-const (
-	shortestSecret = 24 // bytes, as Standard Webhooks asks for
-	longestSecret  = 64
-)
 
 func (r *webhooksRotateCmd) AfterApply() (err error) {
 	r.secret, err = webhookSecret("", r.WebhookSecretFile, false)
@@ -62,17 +53,7 @@ func webhookSecret(argument string, file []byte, test bool) (string, error) {
 	if argument != "" && !test {
 		return "", errors.New("a webhook secret among the arguments is seen by other users of the machine and stays in the shell's history: give it by --webhook-secret-file or in WEBHOOK_SECRET")
 	}
-	secret, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(given, "whsec_"))
-	if err != nil || webhook.CheckSecret(given) != nil || len(secret) < shortestSecret || len(secret) > longestSecret {
-		return "", fmt.Errorf("--webhook-secret must be whsec_ and %d to %d bytes in base64, as openssl rand -base64 32 prints them", shortestSecret, longestSecret)
-	}
-	return given, nil
-}
-
-// rotated is the one thing that shows a whole secret.
-type rotated struct {
-	Whole string             `json:"secret,omitempty"` // that was made
-	Data  []merchants.Secret `json:"data"`
+	return given, webhook.CheckSecret(given)
 }
 
 // Run prints a secret that was made alone on stdout, and what holds now on stderr.
@@ -96,11 +77,6 @@ func (r *webhooksRotateCmd) Run(ctx context.Context, c *console, db *postgres.DB
 	if len(secrets) == 0 {
 		return fmt.Errorf("merchant %q has no webhook: payonce seed gives it one with its first secret", r.Merchant)
 	}
-	for _, s := range secrets {
-		if s.Valid && s.Is(r.secret) {
-			return fmt.Errorf("that secret signs already, with the fingerprint %s", s.Fingerprint)
-		}
-	}
 	b := &pgx.Batch{}
 	merchants.RotateSecret(b, secrets[0], r.secret, time.Duration(r.Overlap), operator())
 	unknown := db.Commit(ctx, b)
@@ -109,22 +85,9 @@ func (r *webhooksRotateCmd) Run(ctx context.Context, c *console, db *postgres.DB
 		if groupcommit.OutcomeOf(unknown) != groupcommit.Unknown {
 			return unknown
 		}
-		c.remark("the secret may have been stored: to rotate again is safe\n")
 	}
 	secrets, err = merchants.ListSecrets(ctx, db, r.Merchant)
-	c.show(rotated{Whole: made, Data: secrets}, func(p io.Writer) {
-		// No secret is shown, nor where an endpoint has its token.
-		table(c.stderr, secrets, columns[merchants.Secret]{
-			"MERCHANT\tENDPOINT\tFINGERPRINT\tSIGNS\tCREATED\tENDS\tBY", func(s merchants.Secret) []any {
-				signs := map[bool]string{true: "yes", false: "no"}[s.Valid]
-				return []any{s.Merchant, s.Origin, s.Fingerprint, signs, s.CreatedAt, s.EndsAt, s.CreatedBy}
-			},
-		})
-		if made != "" {
-			c.remark("the new secret is shown this once; no command shows it again\n")
-			fmt.Fprintf(p, "%s\n", made)
-		}
-	})
+	showSecret(c, made, secrets, "merchant origin fingerprint valid created_at ends_at created_by")
 	return errors.Join(unknown, err) // of the list: a secret that was made is printed without it too
 }
 
@@ -132,52 +95,22 @@ type webhooksResendCmd struct {
 	Names []string `arg:"" name:"id" help:"Id of an event, which is the webhook-id, or of a charge: all of its webhook events and those of its refunds."`
 }
 
-// resend is a webhook that will be delivered once more.
-type resend struct {
-	operate.WebhookEvent
-
-	ResendID uuid.UUID `json:"resend_id"`
-}
-
-// Run returns when the resends are recorded; the workers deliver. A webhook that cannot be
-// delivered again is named on stderr and does not keep the others from it; the exit code is then 1.
+// Run returns when the resends are recorded; the workers deliver.
 //
-// If we die here: each resend is recorded, with its message, or not at all.
+// If we die here: all resends are recorded, with their messages, or none is.
 // The operator repeats the command, and the merchant knows the repeated webhooks by their ids.
 // Test: TestScripts/resend.
 func (r webhooksResendCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
-	outcomes, err := operate.FindWebhookEvents(ctx, db, r.Names)
+	events, err := operate.FindWebhookEvents(ctx, db, r.Names)
 	if err != nil {
 		return err
 	}
-	var refused []string
-	for _, name := range r.Names {
-		if id, _ := uuid.Parse(name); !slices.ContainsFunc(outcomes, func(o operate.WebhookEvent) bool { return o.ChargeID == name || o.EventID == id }) {
-			refused = append(refused, fmt.Sprintf("%q is neither a webhook event nor a charge that has one", name))
-		}
+	b := &pgx.Batch{}
+	for _, e := range events {
+		operate.Resend(b, e, operator())
 	}
-	resends := []resend{}
-	for _, o := range outcomes {
-		if refusal := o.Refusal(); refusal != nil {
-			refused = append(refused, fmt.Sprintf("%s of %s, event %s: %s", o.Type, oneLine(o.ChargeID), o.EventID, refusal))
-			continue
-		}
-		one, b := resend{o, uuid.New()}, &pgx.Batch{}
-		operate.Resend(b, o, one.ResendID, operator())
-		if err = db.Commit(ctx, b); err != nil {
-			err = fmt.Errorf("ask for the webhook of event %s once more (ask again if in doubt): %w", o.EventID, err)
-			break
-		}
-		resends = append(resends, one)
+	if err := db.Commit(ctx, b); err != nil {
+		return fmt.Errorf("ask for %d webhooks once more (ask again if in doubt): %w", len(events), err)
 	}
-	for _, text := range refused {
-		c.remark("left out: %s\n", text)
-	}
-	showList(c, resends, columns[resend]{"WEBHOOK\tCHARGE\tEVENT\tRESEND", func(r resend) []any { // what was recorded before a failure too
-		return []any{r.Type, r.ChargeID, r.EventID, r.ResendID}
-	}})
-	if err == nil && len(refused) > 0 {
-		err = errFound
-	}
-	return err
+	return showList(c, events, nil, "type charge_id event_id")
 }

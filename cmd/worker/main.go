@@ -139,7 +139,7 @@ func auditIncrement(ctx context.Context, log *slog.Logger, db *postgres.DB, paus
 
 // awaitAccount returns nil once the provider has said that the secret key is of the account that the
 // database is bound to, or when ctx ends. Another account is an error, by which the program ends.
-func awaitAccount(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client) (refused error) {
+func awaitAccount(ctx context.Context, log *slog.Logger, db *postgres.DB, provider *stripe.Client) (end error) {
 	waiting, done := context.WithCancel(ctx)
 	defer done()
 	loop.Run(waiting, log, "no message is handled before the provider has said whose key STRIPE_SECRET_KEY is", func(ctx context.Context) (time.Duration, error) {
@@ -147,15 +147,13 @@ func awaitAccount(ctx context.Context, log *slog.Logger, db *postgres.DB, provid
 		if err == nil {
 			err = upkeep.Bind(ctx, db, account.ID, account.Live)
 		}
-		if errors.Is(err, upkeep.ErrOtherAccount) {
-			refused = err
-		}
-		if err == nil || refused != nil {
+		if err == nil || errors.Is(err, upkeep.ErrOtherAccount) {
+			end = err
 			done()
 		}
 		return startCheckInterval, err
 	})
-	return refused
+	return end
 }
 
 // endStuckSessions ends sessions that stopped in the middle of a transaction, and those of the api

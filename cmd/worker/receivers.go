@@ -60,16 +60,14 @@ func followPauses(ctx context.Context, db *postgres.DB, receivers []receiver) er
 	if err != nil {
 		return err
 	}
-	var paused, merchants []string
+	var merchants []string
 	for _, pause := range all {
 		if pause.What == operate.PausedMerchant {
 			merchants = append(merchants, pause.Merchant)
-		} else {
-			paused = append(paused, pause.What)
 		}
 	}
 	for _, r := range receivers {
-		r.processor.Pause(slices.Contains(paused, r.Name), merchants...)
+		r.processor.Pause(slices.Contains(all, operate.Pause{What: r.Name}), merchants...)
 	}
 	return nil
 }
@@ -77,7 +75,7 @@ func followPauses(ctx context.Context, db *postgres.DB, receivers []receiver) er
 // metrics are those of a worker.
 type metrics struct {
 	received, claimed, deaths, ended, requests, replayed telemetry.Counter
-	handling, stepping, calling                          telemetry.Times
+	stepping, calling                                    telemetry.Times
 }
 
 func meter(r *telemetry.Registry) *metrics {
@@ -90,8 +88,6 @@ func meter(r *telemetry.Registry) *metrics {
 			"Messages that were taken over: from a holder whose lease had expired, or after a claim of unknown outcome.", receiver),
 		ended: r.Counter("payonce_inbox_messages_processed_total",
 			"Attempts that ended. failed: an error or a panic. waiting: for an external service or for the database. blocked: for an operator, since the provider refuses the secret key or its mode. dead_letter: the message became one. released: the worker stops. lost: another holder has claimed or finished the message. left: the database did not accept the result.", receiver, telemetry.LabelOf("result", inbox.Ends()...)),
-		handling: r.Times("payonce_inbox_handler_duration_seconds",
-			"Duration of a handler's call.", receiver),
 		stepping: r.Times("payonce_step_duration_seconds",
 			"Duration of a step that had something to do.", telemetry.LabelOf("step", fulfillment.HookedSteps()...)),
 		calling: r.Times("payonce_provider_request_duration_seconds",
@@ -110,9 +106,6 @@ func receiverNames() (names []string) {
 	return names
 }
 
-// attemptSteps is the key of a context for the steps of an attempt that did something or failed.
-type attemptSteps struct{}
-
 // observe adds metrics, traces and a log line for each attempt to a processor. The messages that its handler causes go
 // on with the handler's own span.
 func (m *metrics) observe(p *inbox.Options, traces *telemetry.Traces) {
@@ -127,26 +120,21 @@ func (m *metrics) observe(p *inbox.Options, traces *telemetry.Traces) {
 			Receiver: receiver, MessageID: d.ID, Type: d.Type, Charge: d.OrderingKey,
 			Number: d.Attempt, Waits: d.Waits, Metadata: d.Metadata,
 		})
-		m.claimed.Add(1, receiver)
-		m.deaths.Add(min(d.Deaths, 1), receiver)
-		began, steps := time.Now(), &[]string{}
-		return context.WithValue(ctx, attemptSteps{}, steps), func(end inbox.End) {
-			log.InfoContext(ctx, "attempt", "receiver", receiver, "message_id", d.ID, "type", d.Type, "ordering_key", d.OrderingKey,
-				"attempt", d.Attempt, "steps", *steps, "result", end, "milliseconds", time.Since(began).Milliseconds())
-			attempted(string(end), end == inbox.EndFailed || end == inbox.EndDeadLetter)
-			m.ended.Add(1, receiver, string(end))
-		}
-	}
-	handle := p.Handle
-	p.Handle = func(ctx context.Context, d *inbox.Delivery) error {
-		defer m.handling.Time(receiver)()
 		if carried := traces.Carry(ctx); carried != nil {
 			metadata := map[string]string{}
 			maps.Copy(metadata, d.Metadata)
 			maps.Copy(metadata, carried)
 			d.Metadata = metadata
 		}
-		return handle(ctx, d)
+		m.claimed.Add(1, receiver)
+		m.deaths.Add(min(d.Deaths, 1), receiver)
+		began := time.Now()
+		return ctx, func(end inbox.End) {
+			log.InfoContext(ctx, "attempt", "receiver", receiver, "message_id", d.ID, "type", d.Type, "ordering_key", d.OrderingKey,
+				"attempt", d.Attempt, "result", end, "milliseconds", time.Since(began).Milliseconds())
+			attempted(string(end), end == inbox.EndFailed || end == inbox.EndDeadLetter)
+			m.ended.Add(1, receiver, string(end))
+		}
 	}
 }
 
@@ -155,9 +143,6 @@ func (m *metrics) observeSteps(traces *telemetry.Traces) func(context.Context, s
 		timed := m.stepping.Time(step)
 		ctx, traced := traces.Stepping(ctx, step)
 		return ctx, func(did bool, err error) {
-			if steps, ok := ctx.Value(attemptSteps{}).(*[]string); ok && (did || err != nil) {
-				*steps = append(*steps, step)
-			}
 			if did {
 				timed()
 			}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -71,14 +70,11 @@ func (s settings) Check() error {
 		return fmt.Errorf("LEASE is %s: a holder needs at least 500ms to renew it", s.Lease)
 	case s.MaxAttempts < 1:
 		return fmt.Errorf("MAX_ATTEMPTS is %d: no message would ever be tried, so set it to 1 or more", s.MaxAttempts)
-	case s.GiveUpAfter <= 0:
-		return fmt.Errorf("GIVE_UP_AFTER is %s: set it to how long the provider may be out of reach", s.GiveUpAfter)
 	case s.BackoffBase <= 0 || s.BackoffCap < s.BackoffBase:
 		return fmt.Errorf("BACKOFF_BASE is %s and BACKOFF_CAP is %s: the base must be positive and the cap not below it", s.BackoffBase, s.BackoffCap)
-	case s.ActionTimeout <= 0:
-		return fmt.Errorf("ACTION_TIMEOUT is %s: set it to how long a customer may take", s.ActionTimeout)
-	case s.InboxRetention <= 0:
-		return errors.New("INBOX_RETENTION is not positive: a message that is redelivered would be received as a new one")
+	case min(s.GiveUpAfter, s.ActionTimeout, s.InboxRetention) <= 0:
+		return fmt.Errorf("GIVE_UP_AFTER is %s, ACTION_TIMEOUT is %s and INBOX_RETENTION is %s: set each above 0",
+			s.GiveUpAfter, s.ActionTimeout, s.InboxRetention)
 	case s.AuditInterval < 0:
 		return fmt.Errorf("AUDIT_INTERVAL is %s: set it to 0 for no audit, or to more", s.AuditInterval)
 	}

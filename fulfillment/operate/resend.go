@@ -3,7 +3,7 @@ package operate
 import (
 	"context"
 	"fmt"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -61,14 +61,15 @@ select e.event_id,
           where stream_id = any ($2))
  order by e.position`
 
-// FindWebhookEvents returns the webhook events with these ids, and all those of the charges with these
-// ids; names that are neither lead to nothing.
+// FindWebhookEvents returns the webhooks of events with these ids, and all those of the charges with these
+// ids, that can be sent again: they were delivered, or an operator discarded their messages. A name that
+// leads to none is an error.
 func FindWebhookEvents(ctx context.Context, q postgres.Querier, names []string) ([]WebhookEvent, error) {
 	var events, charges []string
 	for _, name := range names {
 		if id, err := uuid.Parse(name); err == nil {
 			events = append(events, id.String())
-		} else if strings.HasPrefix(name, "ch_") {
+		} else {
 			charges = append(charges, name)
 		}
 	}
@@ -77,24 +78,22 @@ func FindWebhookEvents(ctx context.Context, q postgres.Querier, names []string) 
 	if err != nil {
 		return nil, fmt.Errorf("read webhook events: %w", err)
 	}
+	found = slices.DeleteFunc(found, func(e WebhookEvent) bool { return !e.Notified && !e.Discarded })
+	for _, name := range names {
+		id, _ := uuid.Parse(name) // of a charge none
+		if !slices.ContainsFunc(found, func(e WebhookEvent) bool { return e.ChargeID == name || e.EventID == id }) {
+			return nil, fmt.Errorf("%q has no webhook that was delivered: payonce timeline shows it, payonce inbox retry repeats a dead letter", name)
+		}
+	}
 	for i := range found {
 		found[i].Type = domain.EventTypeNamed(found[i].Stored).Webhook
 	}
 	return found, nil
 }
 
-// Refusal is why the webhook is not sent again; nil if it can be. A webhook whose message an
-// operator discarded was never sent, and can be.
-func (e WebhookEvent) Refusal() error {
-	if !e.Notified && !e.Discarded {
-		return fmt.Errorf("the webhook was never delivered: payonce timeline %s shows its message, and payonce inbox retry repeats a dead letter", e.ChargeID)
-	}
-	return nil
-}
-
 // Resend queues one more delivery of an event's webhook, under the same webhook-id and with the
 // same body, to the merchant's endpoint: a message in the inbox that is retried like any other and
-// may become a dead letter. id is new for each resend, actor is the operator; operator_actions has
+// may become a dead letter. actor is the operator; operator_actions has
 // the event, the charge and the message. A webhook that the merchant has received goes to
 // fulfillment.ResendReceiver, behind which no other webhook waits; one that it has not received
 // goes to fulfillment.NotificationReceiver, in its turn among those of its charge.
@@ -103,13 +102,13 @@ func (e WebhookEvent) Refusal() error {
 // operator who does not know repeats the command, and the merchant knows the repeated
 // webhook by its id.
 // Test: TestScripts/resend in cmd/payonce.
-func Resend(b *pgx.Batch, e WebhookEvent, id uuid.UUID, actor string) {
+func Resend(b *pgx.Batch, e WebhookEvent, actor string) {
 	receiver := fulfillment.NotificationReceiver
 	if e.Notified {
 		receiver = fulfillment.ResendReceiver
 	}
 	inbox.Append(b, receiver, inbox.Message{
-		ID: "resend:" + id.String(), Type: fulfillment.TypeResend, OrderingKey: e.ChargeID, Partition: e.MerchantID,
+		ID: "resend:" + uuid.NewString(), Type: fulfillment.TypeResend, OrderingKey: e.ChargeID, Partition: e.MerchantID,
 		Payload:  ledger.Envelope{ID: e.EventID.String(), Type: e.Stored, ChargeID: e.ChargeID, Version: e.Version}.Encode(),
 		Metadata: map[string]string{"event_id": e.EventID.String(), "requested_by": actor},
 	})

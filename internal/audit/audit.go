@@ -66,8 +66,8 @@ type Report struct {
 // Check is one invariant, the number of its cases and of those that violate it.
 type Check struct {
 	Name     string   `json:"name"`
-	Checked  int64    `json:"checked"`
-	Violated int64    `json:"violated"`
+	Checked  int      `json:"checked"`
+	Violated int      `json:"violated"`
 	Examples []string `json:"examples"` // of violations, at most 5, never nil
 }
 
@@ -161,7 +161,7 @@ select '%s' as name,
 // checkRows checks invariants in one statement, over the tables or, if charges are named, over the rows
 // of these.
 func checkRows(ctx context.Context, db Database, charges []string, invariants []invariant) (checks []Check, err error) {
-	b, with, counts := &pgx.Batch{}, "with "+facts, make([]string, len(invariants))
+	b, with, args, counts := &pgx.Batch{}, "with "+facts, []any{maxExamples}, make([]string, len(invariants))
 	for i, p := range invariants {
 		counts[i] = fmt.Sprintf(countCases, p.name, p.query)
 	}
@@ -169,10 +169,9 @@ func checkRows(ctx context.Context, db Database, charges []string, invariants []
 		b.Queue(postgres.ReadWholeTables)
 	} else {
 		b.Queue(postgres.JoinByHash)
-		b.Queue(setCharges, charges, domain.Topic)
-		with = "with " + rowsOfCharges + facts
+		with, args = "with "+rowsOfCharges+facts, append(args, charges, domain.Topic)
 	}
-	b.Queue(with+strings.Join(counts, "\nunion all"), maxExamples).Query(func(rows pgx.Rows) error {
+	b.Queue(with+strings.Join(counts, "\nunion all"), args...).Query(func(rows pgx.Rows) error {
 		checks, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Check])
 		return err
 	})
@@ -215,7 +214,7 @@ func Record(b *pgx.Batch, scope string, checks ...Check) {
 	b.Queue(upsertResult, scope, checked, violated)
 }
 
-func sum(checks []Check) (checked, violated int64) {
+func sum(checks []Check) (checked, violated int) {
 	for _, c := range checks {
 		checked += c.Checked
 		violated += c.Violated

@@ -3,8 +3,8 @@ package audit
 import (
 	"context"
 	_ "embed"
+	"fmt"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -14,13 +14,6 @@ import (
 
 //go:embed increment.sql
 var rowsOfCharges string
-
-// setCharges names the charges of the statement that follows it in a batch, and the topic of their
-// messages.
-const setCharges = `
--- audit.setCharges
-select set_config('payonce.charges', ($1::text[])::text, true),
-       set_config('payonce.topic', $2, true)`
 
 // checkCharges makes every check that the rows of one charge can show, in a few statements and the
 // more the more events the charges have.
@@ -33,16 +26,13 @@ func checkCharges(ctx context.Context, db Database, charges []string) ([]Check, 
 	return append(streams.checks(), rows...), err
 }
 
-const (
-	incrementEvents = 1000
-	follower        = "audit" // in followers
+const incrementEvents = 1000
 
-	addFound = `
+const addFound = `
 -- audit.addFound
 update audit_progress
    set checked  = checked + $1,
        violated = violated + $2`
-)
 
 // Continue audits the next charges that have new events, those of at most 1,000 events, and returns
 // the checks that they violate, and whether there may be more. Of several workers that call it at
@@ -52,7 +42,7 @@ update audit_progress
 // counted once.
 // Test: ledger/books TestFollow_storesEachEventOnce.
 func Continue(ctx context.Context, db *postgres.DB) (violated []Check, more bool, err error) {
-	n, err := books.Follow(ctx, db, follower, incrementEvents, func(ctx context.Context, tx pgx.Tx, events []books.Followed) error {
+	n, err := books.Follow(ctx, db, "audit", incrementEvents, func(ctx context.Context, tx pgx.Tx, events []books.Followed) error {
 		charges := make([]string, len(events))
 		for i, e := range events {
 			charges[i] = e.StreamID
@@ -72,27 +62,16 @@ func Continue(ctx context.Context, db *postgres.DB) (violated []Check, more bool
 	return slices.DeleteFunc(violated, func(c Check) bool { return c.Violated == 0 }), n == incrementEvents, nil
 }
 
-// Progress is what the increments of the workers have come to.
-type Progress struct {
-	Until    time.Time // what was recorded before has been audited
-	Violated int64     // of all increments
-	New      int64     // of those that began after the last audit of the tables
-}
+const selectFound = `
+-- audit.selectFound
+select violated from audit_progress`
 
-const selectProgress = `
--- audit.selectProgress
-select audited_until as until,
-       violated,
-       violated - superseded as new
-  from audit_recent`
-
-// ReadProgress reads how far the workers have audited.
-func ReadProgress(ctx context.Context, q postgres.Querier) (Progress, error) {
-	found, err := collect[Progress](ctx, q, "how far the workers have audited", selectProgress)
-	if err != nil || len(found) == 0 {
-		return Progress{}, err
+// Found returns how many violations the increments have found.
+func Found(ctx context.Context, q postgres.Querier) (n int, err error) {
+	if err := q.QueryRow(ctx, selectFound).Scan(&n); err != nil {
+		return 0, fmt.Errorf("read what the workers have found: %w", err)
 	}
-	return found[0], nil
+	return n, nil
 }
 
 const updateSuperseded = `
@@ -100,6 +79,6 @@ const updateSuperseded = `
 update audit_progress
    set superseded = greatest(superseded, $1)`
 
-// MarkSuperseded queues that a finished audit of the tables covers the violations that the increments
-// had found up to p, when it began: what is still violated is in the audit's own result.
-func (p Progress) MarkSuperseded(b *pgx.Batch) { b.Queue(updateSuperseded, p.Violated) }
+// Supersede queues that a finished audit of the tables covers the violations that the increments had
+// found when it began: what is still violated is in the audit's own result.
+func Supersede(b *pgx.Batch, found int) { b.Queue(updateSuperseded, found) }

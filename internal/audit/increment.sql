@@ -1,9 +1,9 @@
--- The rows of some charges, in place of the tables whose names they have: the facts and the
+-- The rows of the charges $2, in place of the tables whose names they have: the facts and the
 -- checks that follow read these. What they name with its schema, public, is the table itself.
 -- Each row is found by an index, whatever the planner knows of the tables: offset 0 keeps a
 -- probe a probe.
 wanted as (
-  select unnest(current_setting('payonce.charges')::text[]) as stream_id
+  select unnest($2::text[]) as stream_id
 ), ledger_events as (
   select e.*
     from wanted w
@@ -49,7 +49,7 @@ wanted as (
 ), outbox as ( -- a queue: what was received is not there
   select topic, message_id, metadata
     from outbox
-   where topic = current_setting('payonce.topic')
+   where topic = $3
      and metadata ->> 'ordering_key' in (select ordering_key from ordering_keys)
 ), inbox as (
   select i.*

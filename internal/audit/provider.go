@@ -3,7 +3,6 @@ package audit
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -46,10 +45,9 @@ func translated[S any](list iter.Seq2[S, error], to func(S) Listed) iter.Seq2[Li
 	}
 }
 
-// AddHeld adds the payment intents and refunds of the charges as the provider holds them now. Its error
-// names what the provider did not show; the rest is added.
+// AddHeld adds the payment intents and refunds of the charges as the provider holds them now, up to the
+// first that it does not show: that is the error.
 func (t *Timeline) AddHeld(ctx context.Context, client *stripe.Client) error {
-	var silent []error
 	add := func(c TimelineCharge, what string, detail Detail) {
 		t.Entries = append(t.Entries, TimelineEntry{At: t.AsOf, Kind: "provider", ChargeID: c.ID, What: what, Who: domain.Provider, Detail: detail})
 	}
@@ -59,29 +57,18 @@ func (t *Timeline) AddHeld(ctx context.Context, client *stripe.Client) error {
 		}
 		in, err := client.RetrieveIntent(ctx, c.PaymentIntent)
 		if err != nil {
-			silent = append(silent, fmt.Errorf("not shown: %w", err))
-			continue
+			return fmt.Errorf("not shown: %w", err)
 		}
-		detail := Detail{
+		add(c, "payment_intent", Detail{
 			"id": in.ID, "status": in.Status, "amount": in.Amount, "amount_received": in.AmountReceived,
 			"currency": in.Currency, "reference": in.Reference, "created": in.Created,
-		}
-		if in.Decline != nil {
-			detail["decline"] = in.Decline.String()
-		}
-		add(c, "payment_intent", detail)
+		})
 		for r, err := range client.Refunds(ctx, c.PaymentIntent) {
 			if err != nil {
-				silent = append(silent, fmt.Errorf("not shown: %w", err))
-				break
+				return fmt.Errorf("not shown: %w", err)
 			}
-			detail := Detail{"id": r.ID, "status": r.Status, "amount": r.Amount, "currency": r.Currency, "reference": r.Reference}
-			if r.FailureReason != "" {
-				detail["failure_reason"] = r.FailureReason
-			}
-			add(c, "refund", detail)
+			add(c, "refund", Detail{"id": r.ID, "status": r.Status, "amount": r.Amount, "currency": r.Currency, "reference": r.Reference})
 		}
 	}
-	t.sort()
-	return errors.Join(silent...)
+	return nil
 }

@@ -91,11 +91,7 @@ func TestReconcile(t *testing.T) {
 			broken[name] = true
 		}
 		for _, c := range checks {
-			if foreign := strings.HasSuffix(c.Name, ", not judged"); !foreign {
-				judged[c.Name] = true
-			} else if others := strings.Contains(test.Name, "of others") || len(l["payment"]) == 0; others != (c.Checked > 0) {
-				t.Errorf("%s: %d are foreign", test.Name, c.Checked)
-			}
+			judged[c.Name] = true
 		}
 	}
 	testrun.Same(t, "checks that a case violates", judged, broken)

@@ -47,22 +47,12 @@ type TimelineCharge struct {
 // TimelineEntry is one thing that happened, or that is so as of the timeline.
 type TimelineEntry struct {
 	At       time.Time `json:"at"`                  // the database's time
-	Kind     string    `json:"kind"`                // one of kinds
+	Kind     string    `json:"kind"`                // key, event, webhook (the merchant took it), inbox or provider
 	ChargeID string    `json:"charge_id,omitempty"` // empty for a key that names none
 	Version  int       `json:"version,omitempty"`   // of an event, else 0
 	What     string    `json:"what"`
 	Who      string    `json:"who"`
 	Detail   Detail    `json:"detail"`
-}
-
-// kinds are the links of the chain that an entry belongs to, in its order.
-var kinds = []string{
-	"key",      // the answer to an idempotency key
-	"event",    // of the charge's stream
-	"webhook",  // the event that the merchant took its webhook
-	"outbox",   // a message that the inbox has not received
-	"inbox",    // what became of a message at its receiver
-	"provider", // what the provider holds now
 }
 
 // Detail is the part of a stored row that is shown.
@@ -85,12 +75,9 @@ func (d Detail) String() string {
 }
 
 func quoted(value any) string {
-	text := fmt.Sprint(value)
-	switch value := value.(type) {
-	case []string:
-		text = strings.Join(value, ", ")
-	case time.Time:
-		text = value.Format(time.RFC3339Nano)
+	text := fmt.Sprint(cmp.Or(value, any("null")))
+	if at, ok := value.(time.Time); ok {
+		text = at.Format(time.RFC3339Nano)
 	}
 	if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
 		return at.UTC().Format(time.RFC3339)
@@ -114,7 +101,11 @@ func ReadTimeline(ctx context.Context, db *postgres.DB, name, merchant string) (
 	if err != nil {
 		return Timeline{}, err
 	}
-	t.sort()
+	for i := range t.Entries {
+		t.Entries[i].At = t.Entries[i].At.UTC()
+	}
+	// Entries of one time stay in the order of the chain: keys, events, messages.
+	slices.SortStableFunc(t.Entries, func(a, b TimelineEntry) int { return a.At.Compare(b.At) })
 	return t, nil
 }
 
@@ -124,35 +115,17 @@ func (t *Timeline) read(ctx context.Context, tx pgx.Tx, name, merchant string) e
 	if err := tx.QueryRow(ctx, selectNamed, name, merchant).Scan(&t.AsOf, &ids, &key); err != nil {
 		return fmt.Errorf("find the charge: %w", err)
 	}
-	t.AsOf = t.AsOf.UTC()
-	if err := t.readEvents(ctx, tx, ids); err != nil {
-		return err
-	}
-	for _, link := range []struct {
-		what, sql string
-		args      []any
-	}{
-		{"the keys", selectKeyUses, []any{key, merchant, ids}},
-		{"the outbox", selectOutbox, []any{ids, domain.Topic}},
-		{"the inbox", selectInbox, []any{ids, t.AsOf}},
-	} {
-		entries, err := collect[TimelineEntry](ctx, tx, link.what, link.sql, link.args...)
-		if err != nil {
-			return err
-		}
-		t.Entries = append(t.Entries, entries...)
-	}
-	return nil
+	return cmp.Or(
+		t.add(ctx, tx, "the keys", selectKeyUses, key, merchant, ids),
+		t.readEvents(ctx, tx, ids),
+		t.add(ctx, tx, "the inbox", selectInbox, ids, t.AsOf),
+	)
 }
 
-// sort orders by time, and entries of one time by their link.
-func (t *Timeline) sort() {
-	for i := range t.Entries {
-		t.Entries[i].At = t.Entries[i].At.UTC()
-	}
-	slices.SortStableFunc(t.Entries, func(a, b TimelineEntry) int {
-		return cmp.Or(a.At.Compare(b.At), cmp.Compare(slices.Index(kinds, a.Kind), slices.Index(kinds, b.Kind)))
-	})
+func (t *Timeline) add(ctx context.Context, q postgres.Querier, what, sql string, args ...any) error {
+	entries, err := collect[TimelineEntry](ctx, q, what, sql, args...)
+	t.Entries = append(t.Entries, entries...)
+	return err
 }
 
 const selectEvents = `

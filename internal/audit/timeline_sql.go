@@ -26,7 +26,7 @@ with charge as (
      and not exists (select from charge)
      and not exists (select from refunded)
 )
-select clock_timestamp(),
+select clock_timestamp() at time zone 'UTC',
        array(table charge union all table refunded union all table keyed),
        case when not exists (select from charge) and not exists (select from refunded) then $1 end`
 
@@ -53,9 +53,15 @@ select created_at as at,
         or location like '/v1/charges/%' and split_part(location, '/', 4) = any($3))
  order by created_at, scope, operation, key`
 
-// messageKeys are the ordering keys of messages: each charge's, and one of each of its refunds.
-const messageKeys = `
--- audit.messageKeys
+// selectInbox reads, of each message, when it was received, the last delivery that was
+// dropped, the claims that did not finish it, the last decision of an operator, and its
+// end or, while there is none, its state. A discard takes a fence of its own, which is no
+// claim. Of many claims some are not kept, so a successor is named only by the next fence. No
+// index has the charge of every message: events lead to theirs by their ids, and
+// inbox_not_of_events has the others, whose ordering key is the charge or one of its refunds. A holder is shown as its
+// process, without what makes the start unique.
+const selectInbox = `
+-- audit.selectInbox
 with keys as (
   select charge_id, charge_id as ordering_key
     from unnest($1::text[]) u(charge_id)
@@ -64,35 +70,7 @@ with keys as (
     from ledger_events
    where stream_id = any($1)
      and type like 'refund.requested.v%'
-)`
-
-// selectOutbox reads the messages that wait for their reader. One that was received is deleted.
-const selectOutbox = messageKeys + `
--- audit.selectOutbox
-select o.created_at as at,
-       'outbox'     as kind,
-       k.charge_id,
-       0            as version,
-       'waiting'    as what,
-       o.topic      as who,
-       jsonb_build_object(
-         'message_id',  o.message_id,
-         'type',        coalesce(o.metadata ->> 'type', ''),
-         'id',          o.id) as detail
-  from outbox o
-  join keys k
-    on k.ordering_key = o.metadata ->> 'ordering_key'
- where o.topic = $2
- order by o.id`
-
-// selectInbox reads, of each message, when it was received, the last delivery that was
-// dropped, the claims that did not finish it, the last decision of an operator, and its
-// end or, while there is none, its state. A discard takes a fence of its own, which is no
-// claim. Of many claims some are not kept, so a successor is named only by the next fence. No
-// index has the charge of every message: events lead to theirs by their ids, and
-// inbox_not_of_events has the others. A holder is shown as its process, without what makes the start unique.
-const selectInbox = messageKeys + `
--- audit.selectInbox
+)
 select e.at,
        'inbox'        as kind,
        k.charge_id,

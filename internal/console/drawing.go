@@ -84,7 +84,6 @@ var sentences = map[string][]sentence{
 	},
 	"event":             {{"actor", "database", "event", "$version $what", "$about"}},
 	"webhook":           {{"actor", "merchant", "call", "$type", "webhook-id $webhook_id"}, {"actor", "database", "event", "$version $what", ""}},
-	"outbox":            {{"", "database", "message", "message queued", "outbox, topic $who: $what"}},
 	"provider":          {{"", "provider", "held", "$status now", "$id"}},
 	"inbox":             {{"", "database", "message", "message $message $what", "for $who"}},
 	"inbox received":    {{"", "database", "message", "message $message stored", "$type for $who"}},

@@ -164,7 +164,7 @@ func (c *Console) tick(ctx context.Context) *tick {
 		}
 		t.audited, t.Broken = c.audited.Load(), 0
 		for _, m := range slices.Concat(t.Quick, t.Audit) {
-			t.Broken += int(m.Violated)
+			t.Broken += m.Violated
 		}
 		return t
 	})

@@ -22,14 +22,10 @@
 package merchants
 
 import (
-	"context"
 	_ "embed"
-	"fmt"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/internal/postgres"
 )
 
 //go:embed schema.sql
@@ -104,16 +100,4 @@ func Register(b *pgx.Batch, m Merchant, w Webhook, oneChargePerOrder *bool) {
 	if w.Secret != "" {
 		b.Queue(insertFirstSecret, m.ID, w.Secret, hashOf(w.Secret))
 	}
-}
-
-const selectExists = `
--- merchants.selectExists
-select exists (select from merchants where merchant_id = $1)`
-
-// Exists reports whether an account is registered.
-func Exists(ctx context.Context, q postgres.Querier, merchant string) (exists bool, err error) {
-	if err = q.QueryRow(ctx, selectExists, merchant).Scan(&exists); err != nil {
-		err = fmt.Errorf("look for merchant %q: %w", merchant, err)
-	}
-	return exists, err
 }

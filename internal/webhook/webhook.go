@@ -28,6 +28,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -210,10 +211,13 @@ func signatures(m Message, at time.Time) (string, error) {
 }
 
 // CheckSecret returns a [TargetError], without the secret in its text, unless the
-// secret is whsec_ and base64.
+// secret is as Standard Webhooks asks for.
 func CheckSecret(secret string) error {
-	_, err := newSigner(secret)
-	return err
+	key, _ := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_")) // newSigner has its error
+	if _, err := newSigner(secret); err != nil || len(key) < 24 || len(key) > 64 {
+		return &TargetError{Reason: "a webhook secret is whsec_ and 24 to 64 bytes in base64, as openssl rand -base64 32 prints them"}
+	}
+	return nil
 }
 
 // newSigner refuses what the library accepts beside whsec_ and base64.

@@ -240,7 +240,9 @@ func TestDeliver_refusesWhatItCannotSign(t *testing.T) {
 			t.Errorf("%v, want it refused without the secret in the text", err)
 		}
 	}
-	for _, bad := range []string{"", "whsec_", "whsec_hush!", "hush", "aHVzaA==", " " + secret, secret + "\n", "WHSEC_aHVzaA==", "whsec_aHVzaA"} {
+	for _, bad := range []string{
+		"", "whsec_", "whsec_hush!", "hush", "aHVzaA==", " " + secret, secret + "\n", "WHSEC_aHVzaA==", "whsec_aHVzaA", "whsec_aHVzaA==",
+	} {
 		refused(webhook.CheckSecret(bad))
 	}
 	testdb.Must(t, webhook.CheckSecret(secret))
