@@ -97,9 +97,7 @@ func money(amount int64, code string) string {
 	if err != nil {
 		return fmt.Sprintf("%d %s", amount, code)
 	}
-	formatter := currency.NewFormatter(currency.NewLocale("en"))
-	formatter.CurrencyDisplay = currency.DisplayNone
-	return formatter.Format(exact) + " " + code
+	return exact.String()
 }
 
 // plural counts in words.

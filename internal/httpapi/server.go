@@ -43,7 +43,6 @@ const (
 	readTimeout   = 10 * time.Second
 	writeTimeout  = 30 * time.Second
 	idleTimeout   = 60 * time.Second
-	hstsAge       = 365 * 24 * 60 * 60 // seconds
 )
 
 var requestTimeout = 20 * time.Second
@@ -64,9 +63,8 @@ type Config struct {
 	// any, every event is refused.
 	StripeSecrets []string
 	Limits        Limits
-	// Ready reports why the program cannot serve, "" if it can. It is called for any caller,
-	// at any rate.
-	Ready func(context.Context) (why string, err error)
+	// Health serves /healthz, /readyz and /metrics, for any caller at any rate.
+	Health http.Handler
 	// TrustedProxies are networks whose X-Forwarded-For says where a client is. Without any it
 	// is where its connection comes from.
 	TrustedProxies []netip.Prefix
@@ -80,8 +78,6 @@ type Config struct {
 	Observe echo.MiddlewareFunc
 	// Carry returns what the messages that a request causes carry of its context.
 	Carry func(context.Context) map[string]string
-	// Metrics serves GET /metrics; optional.
-	Metrics http.Handler
 }
 
 // API serves the routes of payonce.
@@ -151,8 +147,9 @@ var keyedPaths = []string{chargesPath, cancelPath, refundsPath}
 
 func (a *API) routes() []route {
 	return []route{
-		{http.MethodGet, "/healthz", "", a.answer(getHealth)},
-		{http.MethodGet, "/readyz", "", a.answer(a.getReadiness)},
+		{http.MethodGet, "/healthz", "", echo.WrapHandler(a.Health)},
+		{http.MethodGet, "/readyz", "", echo.WrapHandler(a.Health)},
+		{http.MethodGet, "/metrics", "", echo.WrapHandler(a.Health)},
 		{http.MethodGet, contractPath, "", getContract},
 		{http.MethodPost, chargesPath, merchants.ChargesWrite, keyed(a, a.validate, a.createCharge)},
 		{http.MethodGet, chargesPath, merchants.ChargesRead, a.answer(a.listCharges)},
@@ -180,7 +177,6 @@ func (a *API) Handler() http.Handler {
 		begin,
 		a.Observe,
 		a.accessLog(),
-		middleware.SecureWithConfig(middleware.SecureConfig{ContentTypeNosniff: "nosniff", HSTSMaxAge: hstsAge, HSTSExcludeSubdomains: true}),
 		middleware.RecoverWithConfig(middleware.RecoverConfig{LogErrorFunc: a.panicked}),
 		middleware.ContextTimeout(requestTimeout),
 		middleware.BodyLimitWithConfig(middleware.BodyLimitConfig{Skipper: isEvent, Limit: maxBody}),
@@ -195,9 +191,6 @@ func (a *API) Handler() http.Handler {
 		}
 		e.Match(methods, r.path, r.handle, needs(r.scope))
 	}
-	if a.Metrics != nil {
-		e.Match([]string{http.MethodGet, http.MethodHead}, "/metrics", echo.WrapHandler(a.Metrics)) // for Prometheus
-	}
 	return e
 }
 
@@ -211,17 +204,4 @@ const contractPath = "/openapi.yaml"
 // getContract is GET /openapi.yaml.
 func getContract(c echo.Context) error {
 	return c.Blob(http.StatusOK, "application/yaml", contract)
-}
-
-// getHealth is GET /healthz: the process lives.
-func getHealth(echo.Context) (any, error) { return map[string]string{"status": "ok"}, nil }
-
-// getReadiness is GET /readyz: requests can be served. The database answers and has every
-// migration that this program needs.
-func (a *API) getReadiness(c echo.Context) (any, error) {
-	why, err := a.Ready(c.Request().Context())
-	if err == nil && why != "" {
-		err = errUnavailable.because(why)
-	}
-	return map[string]string{"status": "ready"}, err
 }

@@ -33,7 +33,6 @@ type FeedEvent struct {
 	Type     string `json:"type"` // of the webhook
 	ChargeID string `json:"charge_id"`
 	Version  int    `json:"version"`
-	Err      error  `json:"-" db:"-"` // why its charge cannot be read
 }
 
 // place is where a cursor points.
@@ -130,7 +129,7 @@ func readWebhooks(ctx context.Context, r postgres.Querier, events []FeedEvent, l
 			failed = fmt.Errorf("version %d of stream %s is not there yet", e.Version, e.ChargeID)
 			return false
 		}
-		e.Type, e.Err = domain.EventTypeNamed(e.Type).Webhook, unreadable
+		e.Type = domain.EventTypeNamed(e.Type).Webhook
 		page.Unreadable = append(page.Unreadable, e)
 		return true
 	})
