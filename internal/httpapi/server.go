@@ -129,13 +129,6 @@ func (a *API) Server() *http.Server {
 	return s
 }
 
-// route is a path and its rules. GET serves HEAD too.
-type route struct {
-	method, path string
-	scope        merchants.Scope // that the API key must have; "" where none is asked for
-	handle       echo.HandlerFunc
-}
-
 // Routes whose requests have an idempotency key.
 const (
 	chargesPath = "/v1/charges"
@@ -144,28 +137,6 @@ const (
 )
 
 var keyedPaths = []string{chargesPath, cancelPath, refundsPath}
-
-func (a *API) routes() []route {
-	return []route{
-		{http.MethodGet, "/healthz", "", echo.WrapHandler(a.Health)},
-		{http.MethodGet, "/readyz", "", echo.WrapHandler(a.Health)},
-		{http.MethodGet, "/metrics", "", echo.WrapHandler(a.Health)},
-		{http.MethodGet, contractPath, "", getContract},
-		{http.MethodPost, chargesPath, merchants.ChargesWrite, keyed(a, a.validate, a.createCharge)},
-		{http.MethodGet, chargesPath, merchants.ChargesRead, a.answer(a.listCharges)},
-		{http.MethodGet, "/v1/charges/:id", merchants.ChargesRead, a.ofCharge(a.getCharge)},
-		{http.MethodGet, "/v1/charges/:id/events", merchants.ChargesRead, a.ofCharge(getEvents)},
-		{http.MethodPost, cancelPath, merchants.ChargesWrite, keyed(a, nil, a.cancelCharge)},
-		{http.MethodPost, refundsPath, merchants.RefundsWrite, keyed(a, a.validateRefund, a.Intake.RequestRefund)},
-		{http.MethodGet, refundsPath, merchants.ChargesRead, a.ofCharge(getRefunds)},
-		{http.MethodGet, "/v1/charges/:id/refunds/:refund", merchants.ChargesRead, a.ofCharge(getRefund)},
-		{http.MethodGet, "/v1/events", merchants.ChargesRead, a.answer(a.followEvents)},
-		{http.MethodGet, "/v1/idempotency-keys/:key", merchants.ChargesRead, a.answer(a.getKey)},
-		{http.MethodPost, abandonPath, merchants.ChargesWrite, a.answer(a.abandonKey)},
-		{http.MethodGet, "/v1/balances", merchants.ChargesRead, a.answer(a.getBalances)},
-		{http.MethodPost, stripePath, "", a.answer(a.receiveStripe)},
-	}
-}
 
 // Handler routes requests.
 func (a *API) Handler() http.Handler {
@@ -184,13 +155,28 @@ func (a *API) Handler() http.Handler {
 		a.authenticate, // and the rate
 		a.limitWork,
 	)
-	for _, r := range a.routes() {
-		methods := []string{r.method}
-		if r.method == http.MethodGet {
-			methods = append(methods, http.MethodHead)
-		}
-		e.Match(methods, r.path, r.handle, needs(r.scope))
+	// scope is what the API key must have, "" where none is asked for.
+	get := func(path string, scope merchants.Scope, handle echo.HandlerFunc) {
+		e.Match([]string{http.MethodGet, http.MethodHead}, path, handle, needs(scope))
 	}
+	post := func(path string, scope merchants.Scope, handle echo.HandlerFunc) { e.POST(path, handle, needs(scope)) }
+	get("/healthz", "", echo.WrapHandler(a.Health))
+	get("/readyz", "", echo.WrapHandler(a.Health))
+	get("/metrics", "", echo.WrapHandler(a.Health))
+	get(contractPath, "", getContract)
+	post(chargesPath, merchants.ChargesWrite, keyed(a, a.validate, a.createCharge))
+	get(chargesPath, merchants.ChargesRead, a.answer(a.listCharges))
+	get("/v1/charges/:id", merchants.ChargesRead, a.ofCharge(a.getCharge))
+	get("/v1/charges/:id/events", merchants.ChargesRead, a.ofCharge(getEvents))
+	post(cancelPath, merchants.ChargesWrite, keyed(a, nil, a.cancelCharge))
+	post(refundsPath, merchants.RefundsWrite, keyed(a, a.validateRefund, a.Intake.RequestRefund))
+	get(refundsPath, merchants.ChargesRead, a.ofCharge(getRefunds))
+	get("/v1/charges/:id/refunds/:refund", merchants.ChargesRead, a.ofCharge(getRefund))
+	get("/v1/events", merchants.ChargesRead, a.answer(a.followEvents))
+	get("/v1/idempotency-keys/:key", merchants.ChargesRead, a.answer(a.getKey))
+	post(abandonPath, merchants.ChargesWrite, a.answer(a.abandonKey))
+	get("/v1/balances", merchants.ChargesRead, a.answer(a.getBalances))
+	post(stripePath, "", a.answer(a.receiveStripe))
 	return e
 }
 
