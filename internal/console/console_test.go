@@ -96,7 +96,7 @@ values ('acme', 'POST /v1/charges', $1, '', 202, '{"Location":["/v1/charges/`+id
 			t.Errorf("%s has the headers %v", path, p.header)
 		}
 	}
-	w.post(t, "/lab", url.Values{"action": {"kill-worker"}}).is(t, "an action without a lab", http.StatusNotFound)
+	w.post(t, "/lab", url.Values{"action": {"kill-worker"}}).is(t, "an action without a lab", http.StatusForbidden)
 	for path, status := range map[string]int{
 		"/nowhere": 404, "/charges/ch_unknown": 404, "/dead-letters/999999": 404, "/dead-letters/x": 404, "/charges?q=%00": 400,
 		"/charges/%00": 400, "/charges/%ff": 400, "/charges?q=%ff": 400, "/learn?charge=%fe": 400,

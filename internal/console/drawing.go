@@ -13,10 +13,7 @@ import (
 	"github.com/payonce/payonce/internal/audit"
 )
 
-const (
-	mostRows = 400
-	longGap  = time.Second
-)
+const mostRows = 400
 
 // drawing is the timeline of a charge as a table of swim lanes: the client, the api, the database, each
 // worker, the provider and the merchant, with time downwards.
@@ -40,7 +37,6 @@ type row struct {
 
 	Class, Text, Note string
 	Since             string   // the first row; "" where the row before is of the same time
-	Late              bool     // the row before is long ago
 	Column            int      // of the lane
 	Cells             []string // their classes, lane by lane
 }
@@ -224,9 +220,8 @@ func (d *drawing) place() {
 	d.Left = max(0, len(d.Rows)-mostRows)
 	d.Rows = d.Rows[d.Left:]
 	for i, r := range d.Rows {
-		passed := r.at.Sub(d.Rows[max(i-1, 0)].at)
-		if i == 0 || passed > 0 {
-			r.Since, r.Late = "+"+r.at.Sub(d.Rows[0].at).Round(100*time.Microsecond).String(), passed >= longGap
+		if i == 0 || r.at.After(d.Rows[i-1].at) {
+			r.Since = "+" + r.at.Sub(d.Rows[0].at).Round(100*time.Microsecond).String()
 		}
 		r.Column = slices.Index(d.Lanes, r.lane)
 		from := r.Column // where there is no arrow

@@ -64,8 +64,11 @@ func (c *Console) note(change func(*laboratory)) {
 // act begins an action of the lab. A client that goes away does not leave it half done.
 func (c *Console) act(r *http.Request) error {
 	i := slices.IndexFunc(c.Actions, func(a Action) bool { return a.Name == r.PostFormValue("action") })
-	if i < 0 {
-		return problem{http.StatusNotFound, "There is no such action here. Only payonce demo has a lab: it breaks things."}
+	switch {
+	case c.Do == nil:
+		return problem{http.StatusForbidden, "There is no lab here: it breaks things, and only payonce demo has one."}
+	case i < 0:
+		return problem{http.StatusNotFound, "There is no such action."}
 	}
 	busy := false
 	c.note(func(l *laboratory) {

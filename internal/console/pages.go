@@ -87,9 +87,7 @@ type history struct {
 	Name string
 }
 
-func (c *Console) charge(r *http.Request) (any, error) {
-	return c.history(r, r.PathValue("id"))
-}
+func (c *Console) charge(r *http.Request) (any, error) { return c.history(r, r.PathValue("id")) }
 
 func (c *Console) history(r *http.Request, name string) (history, error) {
 	t, err := audit.ReadTimeline(r.Context(), c.db.Load(), name, "")
