@@ -12,9 +12,6 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// recentKeys bounds the memory for API keys to about two megabytes.
-const recentKeys = 10_000
-
 // authenticate adds the merchant of the API key to requests under /v1, whether the route
 // exists or not. A missing, malformed, unknown, expired or revoked key has the same answer.
 // Scopes are the route's concern (needs).

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -104,22 +105,18 @@ func operation(c echo.Context) string { return c.Request().Method + " " + c.Path
 // longestPreferredWait bounds Prefer: wait=N.
 const longestPreferredWait = 10 * time.Second
 
-// preferredWait reads Prefer: wait=N (RFC 7240, section 4.3), N in seconds, cut to ten. As
-// the RFC asks, a preference that is not understood is ignored; of several, the first counts. It is 0 without any.
+// waitPreference is wait=N in a list of preferences, with N in seconds.
+var waitPreference = regexp.MustCompile(`(?i)(?:^|,)\s*wait\s*=\s*"?(\d{1,9})"?\s*(?:[;,]|$)`)
+
+// preferredWait reads Prefer: wait=N (RFC 7240, section 4.3), cut to ten seconds; 0 without any. As
+// the RFC asks, a preference that is not understood is ignored; of several, the first counts.
 func preferredWait(values []string) time.Duration {
-	for preference := range strings.SplitSeq(strings.Join(values, ","), ",") {
-		token, _, _ := strings.Cut(preference, ";") // no parameter of wait is known
-		name, value, _ := strings.Cut(token, "=")
-		if !strings.EqualFold(strings.TrimSpace(name), "wait") {
-			continue
-		}
-		seconds, err := strconv.ParseUint(strings.Trim(strings.TrimSpace(value), `"`), 10, 31)
-		if err != nil {
-			return 0
-		}
-		return min(time.Duration(seconds)*time.Second, longestPreferredWait)
+	preference := waitPreference.FindStringSubmatch(strings.Join(values, ","))
+	if preference == nil {
+		return 0
 	}
-	return 0
+	seconds, _ := strconv.Atoi(preference[1]) // digits: it cannot fail
+	return min(time.Duration(seconds)*time.Second, longestPreferredWait)
 }
 
 func problemAnswer(status int, document []byte) idempotency.Answer {

@@ -115,7 +115,7 @@ type rates struct {
 	of    *lru.Cache[string, *rate.Limiter]
 }
 
-const remembered = 10_000 // names of rates: about two megabytes
+const remembered = 10_000 // API keys, and names of each rate: about two megabytes
 
 func newRates(every rate.Limit, burst int) *rates {
 	of, _ := lru.New[string, *rate.Limiter](remembered) // it refuses a size below one alone

@@ -101,7 +101,7 @@ func New(c Config) *API {
 	if c.Observe == nil {
 		c.Observe = func(next echo.HandlerFunc) echo.HandlerFunc { return next }
 	}
-	recent, _ := lru.New[[32]byte, string](recentKeys) // it refuses a size below one alone
+	recent, _ := lru.New[[32]byte, string](remembered) // it refuses a size below one alone
 	closing, shutDown := context.WithCancel(context.Background())
 	return &API{
 		Config: c, limits: newLimits(c.Limits), recent: recent,
