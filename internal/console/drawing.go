@@ -37,11 +37,11 @@ type row struct {
 
 	Class, Text, Note string
 	Since             string   // the first row; "" where the row before is of the same time
-	Column            int      // of the lane
+	Column            int      // the number of its swim lane
 	Cells             []string // their classes, lane by lane
 }
 
-// claim is a lease of a message by a holder, which marks the holder's lane.
+// claim is a lease of a message by a holder, which marks its swim lane.
 type claim struct {
 	message, receiver string
 	fence             int64
@@ -76,7 +76,7 @@ var sentences = map[string][]sentence{
 	"event refund.attempt_failed":  called("refund"),
 	"event refund.succeeded":       called("refund"),
 	"event refund.failed":          called("refund"),
-	"webhook":                      {{"actor", "merchant", "call", "$type", "webhook-id $webhook_id"}, {"actor", "database", "event", "$version $what", ""}},
+	"webhook":                      {{"actor", "merchant", "call", "$type", "webhook-id $webhook_id"}, recorded},
 	"outbox":                       {{"", "database", "message", "message queued", "outbox, topic $who: $what"}},
 	"provider":                     {{"", "provider", "held", "$status now", "$id"}},
 	"inbox":                        {{"", "database", "message", "message $message $what", "for $who"}},
@@ -93,7 +93,8 @@ var sentences = map[string][]sentence{
 
 // draw draws a timeline.
 func draw(t audit.Timeline) *drawing {
-	d := &drawing{messages: map[string]string{}, Lanes: []*lane{{Name: "client"}, {Name: "api"}, {Name: "database"}, {Name: "provider"}, {Name: "merchant"}}}
+	lanes := []*lane{{Name: "client"}, {Name: "api"}, {Name: "database"}, {Name: "provider"}, {Name: "merchant"}}
+	d := &drawing{Lanes: lanes, messages: map[string]string{}}
 	d.readClaims(t.Entries)
 	for _, e := range t.Entries {
 		d.add(e)
