@@ -33,6 +33,7 @@ type FeedEvent struct {
 	Type     string `json:"type"` // of the webhook
 	ChargeID string `json:"charge_id"`
 	Version  int    `json:"version"`
+	Err      error  `json:"-" db:"-"` // why its charge cannot be read
 }
 
 // place is where a cursor points.
@@ -129,7 +130,7 @@ func readWebhooks(ctx context.Context, r postgres.Querier, events []FeedEvent, l
 			failed = fmt.Errorf("version %d of stream %s is not there yet", e.Version, e.ChargeID)
 			return false
 		}
-		e.Type = domain.EventTypeNamed(e.Type).Webhook
+		e.Type, e.Err = domain.EventTypeNamed(e.Type).Webhook, unreadable
 		page.Unreadable = append(page.Unreadable, e)
 		return true
 	})

@@ -205,6 +205,12 @@ func TestReadFeed_passesOverWhatItCannotRead(t *testing.T) {
 			next, entries, unreadable = page.Next, entries+len(page.Data), append(unreadable, page.Unreadable...)
 			return fmt.Sprintf("%d entries, and unreadable %+v", entries, unreadable), entries == 2
 		})
+		for i := range unreadable {
+			if unreadable[i].Err == nil {
+				t.Errorf("%s is unreadable without a reason", unreadable[i].ChargeID)
+			}
+			unreadable[i].Err = nil
+		}
 		testrun.Same(t, fmt.Sprintf("unreadable, in pages of %d", limit), []books.FeedEvent{
 			{ID: "00000000-0000-4000-8000-000000000001", Type: "charge.failed", ChargeID: "ch_newer", Version: 3},
 			{ID: "00000000-0000-4000-8000-000000000002", Type: "charge.failed", ChargeID: "ch_long", Version: 19},
