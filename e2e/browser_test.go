@@ -192,7 +192,7 @@ func (w *visitor) lab(t *testing.T) {
 			t.Error(said)
 		}
 	}
-	b.until(`/one stored answer per key \d+ violated/.test(document.querySelector("#found .marks .bad").innerText) && document.querySelectorAll("#found svg.lanes").length === 2`)
+	b.until(`/one stored answer per key \d+ violated/.test(document.querySelector("#found .marks .bad").innerText) && document.querySelectorAll("#found .lanes").length === 2`)
 	for _, what := range eval[[]string](b, "("+inspectPage+")(false)") {
 		t.Errorf("the finding of the guard lab: %s", what)
 	}
@@ -230,6 +230,6 @@ func (w *visitor) kill(t *testing.T) {
 	}
 	testrun.Row(t, w.db, `select exists (select from ledger_events where '/charges/' || stream_id = $1 and type = 'merchant.notified.v1')`, leased[1])
 	b.open(leased[1])
-	b.until(`document.querySelector(".drawing svg").textContent.includes("` + victim + `")`)
+	b.until(`document.querySelector(".drawing .lanes").textContent.includes("` + victim + `")`)
 	b.keep("charge", "body", 1100)
 }

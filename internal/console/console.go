@@ -69,7 +69,7 @@ type Console struct {
 	labbed  laboratory
 }
 
-//go:embed assets assets/lanes.svg
+//go:embed assets
 var assets embed.FS
 
 const maxForm = 16 << 10
@@ -78,8 +78,7 @@ const maxForm = 16 << 10
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 var functions = template.FuncMap{
-	"plural": plural, "money": money, "dict": dict, "lanes": Draw,
-	"short": short,
+	"plural": plural, "money": money, "dict": dict, "draw": draw, "short": short,
 	"clock": func(t time.Time) string { return t.UTC().Format("15:04:05.000") },
 	"when":  func(t time.Time) string { return t.UTC().Format(time.DateTime) },
 }
@@ -98,9 +97,7 @@ func money(amount int64, code string) string {
 	if err != nil {
 		return fmt.Sprintf("%d %s", amount, code)
 	}
-	formatter := currency.NewFormatter(currency.NewLocale("en"))
-	formatter.CurrencyDisplay = currency.DisplayNone
-	return formatter.Format(exact) + " " + code
+	return exact.String()
 }
 
 // plural counts in words.

@@ -3,7 +3,6 @@ package console
 import (
 	"context"
 	_ "embed"
-	"encoding/json"
 	"net/http"
 	"slices"
 	"strconv"
@@ -23,8 +22,6 @@ var (
 	selectCharges string
 	//go:embed named.sql
 	selectNamed string
-	//go:embed assets/tour.json
-	tour []byte
 )
 
 const (
@@ -46,49 +43,41 @@ func (c *Console) charges(r *http.Request) (any, error) {
 		Name: strings.TrimSpace(q.Get("q")), Status: q.Get("status"), Amount: strings.TrimSpace(q.Get("amount")),
 		Statuses: []domain.Status{"pending", "requires_action", "succeeded", "failed", "partially_refunded", "refunded"},
 	}
-	return &s, c.find(r, &s, q.Get("after"), pageRows)
-}
-
-// find reads a page of a search. No index serves the status and the amount, so it reads a bounded part.
-func (c *Console) find(r *http.Request, s *search, after string, rows int) error {
 	if s.Name != "" {
-		_, err := c.add(r.Context(), s, rows, selectNamed, s.Name, rows)
-		return err
+		return &s, c.find(r.Context(), &s, pageRows, selectNamed, s.Name, pageRows)
 	}
-	for read, n := 0, rows+1; read < searchRows; read += n { // one more than the page
-		ids, err := c.add(r.Context(), s, rows, selectCharges, after, n)
-		if err != nil || len(ids) < n || s.Next != "" {
-			return err
-		}
-		after = ids[n-1]
-	}
-	s.Next = after
-	return nil
+	return &s, c.find(r.Context(), &s, pageRows, selectCharges, q.Get("after"), searchRows)
 }
 
-// add adds the charges of a statement that match, as long as the page has room, and returns the ids
-// that it read.
-func (c *Console) add(ctx context.Context, s *search, rows int, sql string, args ...any) ([]string, error) {
+// find reads a page of the charges whose ids a statement returns. No index serves the status and the amount, so a
+// statement returns a bounded part, whose charges are read until the page is full.
+func (c *Console) find(ctx context.Context, s *search, rows int, sql string, args ...any) error {
 	db := c.db.Load()
 	read, _ := db.Query(ctx, sql, args...) // CollectRows returns its error
 	ids, err := pgx.CollectRows(read, pgx.RowTo[string])
-	if err != nil {
-		return nil, err
+	if len(ids) == searchRows {
+		s.Next = ids[searchRows-1]
 	}
-	return ids, ledger.Each(ctx, db, ids, func(stream ledger.Stream, unreadable error) bool {
-		if unreadable != nil || stream.Charge.MerchantID == "" {
+	full := false
+	for part := range slices.Chunk(ids, rows+1) { // one more than the page
+		if err != nil || full {
+			break
+		}
+		err = ledger.Each(ctx, db, part, func(stream ledger.Stream, unreadable error) bool {
+			charge := stream.Charge
+			if unreadable != nil || charge.MerchantID == "" || s.Status != "" && string(charge.Status) != s.Status ||
+				s.Amount != "" && strconv.FormatInt(charge.Amount, 10) != s.Amount {
+				return true
+			}
+			if full = len(s.Rows) == rows; full {
+				s.Next = s.Rows[rows-1].ID
+				return false
+			}
+			s.Rows = append(s.Rows, stream)
 			return true
-		}
-		if c := stream.Charge; s.Status != "" && string(c.Status) != s.Status || s.Amount != "" && strconv.FormatInt(c.Amount, 10) != s.Amount {
-			return true
-		}
-		if len(s.Rows) == rows {
-			s.Next = s.Rows[rows-1].ID
-			return false
-		}
-		s.Rows = append(s.Rows, stream)
-		return true
-	})
+		})
+	}
+	return err
 }
 
 // history is the page of a charge, and of the tour.
@@ -98,9 +87,7 @@ type history struct {
 	Name string
 }
 
-func (c *Console) charge(r *http.Request) (any, error) {
-	return c.history(r, r.PathValue("id"))
-}
+func (c *Console) charge(r *http.Request) (any, error) { return c.history(r, r.PathValue("id")) }
 
 func (c *Console) history(r *http.Request, name string) (history, error) {
 	t, err := audit.ReadTimeline(r.Context(), c.db.Load(), name, "")
@@ -112,7 +99,7 @@ func (c *Console) history(r *http.Request, name string) (history, error) {
 func (c *Console) learn(r *http.Request) (any, error) {
 	name, newest := r.URL.Query().Get("charge"), search{Status: "succeeded"}
 	if name == "" {
-		if err := c.find(r, &newest, "", 1); err != nil || len(newest.Rows) == 0 {
+		if err := c.find(r.Context(), &newest, 1, selectCharges, "", searchRows); err != nil || len(newest.Rows) == 0 {
 			return history{}, err
 		}
 		name = newest.Rows[0].ID
@@ -120,20 +107,8 @@ func (c *Console) learn(r *http.Request) (any, error) {
 	return c.history(r, name)
 }
 
-// step is a step of the tour. Rows are how the kind, text and author of its rows begin.
-type step struct {
-	Title, File, Func, Text, Dies string
-	Rows                          []string
-}
-
-// Steps are those of the tour.
-func (history) Steps() (steps []step, err error) {
-	err = json.Unmarshal(tour, &steps)
-	return steps, err
-}
-
-// Rows are the entries of a step of the tour.
-func (h history) Rows(beginnings []string) (rows []audit.TimelineEntry) {
+// Rows are the entries of a step of the tour: those whose kind, text and author begin so.
+func (h history) Rows(beginnings ...string) (rows []audit.TimelineEntry) {
 	for _, e := range h.Entries {
 		if slices.ContainsFunc(beginnings, func(b string) bool { return strings.HasPrefix(e.Kind+" "+e.What+" "+e.Who, b) }) {
 			rows = append(rows, e)

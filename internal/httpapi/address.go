@@ -9,9 +9,6 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// clientOf is the client's address; invalid if the connection has none.
-func clientOf(c echo.Context) netip.Addr { return exchangeOf(c).client }
-
 // hopPort is the port that some proxies add to the address of a hop.
 var hopPort = regexp.MustCompile(`(\d\.\d+|\]):\d+`)
 

@@ -12,9 +12,6 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// recentKeys bounds the memory for API keys to about two megabytes.
-const recentKeys = 10_000
-
 // authenticate adds the merchant of the API key to requests under /v1, whether the route
 // exists or not. A missing, malformed, unknown, expired or revoked key has the same answer.
 // Scopes are the route's concern (needs).
@@ -46,7 +43,7 @@ func (a *API) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 // An address that has sent too many wrong keys is refused with errGuessing. That holds for no
 // key that was valid lately: a guessing neighbour behind the same proxy locks no other caller out.
 func (a *API) authenticateKey(c echo.Context, apiKey string) error {
-	answer, from := c.Response().Header(), clientOf(c)
+	from := network(exchangeOf(c).client)
 	id := sha256.Sum256([]byte(apiKey))
 	known, recent := a.recent.Get(id) // no merchant has the id ""
 	read := a.readOther
@@ -54,9 +51,9 @@ func (a *API) authenticateKey(c echo.Context, apiKey string) error {
 		read = a.readRecent
 	}
 	switch {
-	case recent && !a.limits.allow(answer, known, a.Now()):
+	case recent && !a.limits.merchants.allow(known, a.Now()):
 		return errRate
-	case !recent && a.limits.guesses.used(network(from), a.Now()):
+	case !recent && a.limits.guesses.used(from, a.Now()):
 		return errGuessing
 	}
 	var m merchants.Merchant
@@ -66,15 +63,13 @@ func (a *API) authenticateKey(c echo.Context, apiKey string) error {
 	})
 	if errors.Is(err, merchants.ErrUnauthorized) {
 		a.recent.Remove(id)
-		a.limits.guesses.allow(network(from), a.Now())
-		answer.Del(headerRate) // of the merchant that the key had
-		answer.Del(headerRatePolicy)
+		a.limits.guesses.allow(from, a.Now())
 	}
 	if err != nil {
 		return err
 	}
 	a.recent.Add(id, m.ID)
-	if !recent && !a.limits.allow(answer, m.ID, a.Now()) {
+	if !recent && !a.limits.merchants.allow(m.ID, a.Now()) {
 		return errRate
 	}
 	e := exchangeOf(c)

@@ -95,17 +95,6 @@ func TestSmuggledRequest_isNotServed(t *testing.T) {
 	wantRows(t, w.db, before, ofCharges(3))
 }
 
-func TestHSTS_isSentOverTLS(t *testing.T) {
-	t.Parallel()
-	w := serve(t)
-	for scheme, want := range map[string]string{"https": "max-age=31536000", "http": ""} {
-		a := direct(t, w.server.Handler, get("/healthz").with("X-Forwarded-Proto", scheme))
-		if got := a.header.Get("Strict-Transport-Security"); got != want {
-			t.Errorf("%s: Strict-Transport-Security is %q", scheme, got)
-		}
-	}
-}
-
 func readAnswer(t *testing.T, from *bufio.Reader) answer {
 	t.Helper()
 	response, err := http.ReadResponse(from, nil)

@@ -6,12 +6,12 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/labstack/echo/v4"
 
 	"github.com/payonce/payonce/idempotency"
@@ -25,7 +25,6 @@ const (
 	headerReplayed   = "Idempotent-Replayed"
 	headerRetryAfter = "Retry-After"
 	headerPrefer     = "Prefer"
-	headerApplied    = "Preference-Applied"
 	headerLink       = "Link"
 )
 
@@ -54,12 +53,8 @@ func keyed[T any](
 		h.Set(headerKey, value)
 		e.Result = KeyFirst                // unless the answer is another
 		canonical, _ := json.Marshal(body) // it was decoded from JSON: it cannot fail
-		wait, asked := preferredWait(c.Request().Header.Values(headerPrefer))
-		if asked {
-			applied(c, wait)
-		}
 		r := a.request(c, operation(c), storedKey(value), canonical)
-		r.Wait, r.Refuse = wait, refuseOf(c)
+		r.Wait, r.Refuse = preferredWait(c.Request().Header.Values(headerPrefer)), refuseOf(c)
 		outcome, err := accept(c.Request().Context(), a.account(c), r, id, body)
 		if !outcome.ExpiresAt.IsZero() {
 			h.Set(headerExpires, outcome.ExpiresAt.UTC().Format(http.TimeFormat))
@@ -99,7 +94,7 @@ func (a *API) request(c echo.Context, operation, key string, canonical []byte) i
 		},
 		ID:       c.Response().Header().Get(echo.HeaderXRequestID),
 		APIKey:   exchangeOf(c).keyID,
-		Client:   clientOf(c).String(),
+		Client:   exchangeOf(c).client.String(),
 		Metadata: a.Carry(c.Request().Context()),
 	}
 }
@@ -110,27 +105,18 @@ func operation(c echo.Context) string { return c.Request().Method + " " + c.Path
 // longestPreferredWait bounds Prefer: wait=N.
 const longestPreferredWait = 10 * time.Second
 
-// preferredWait reads Prefer: wait=N (RFC 7240, section 4.3), N in seconds, cut to ten. As
-// the RFC asks, a preference that is not understood is ignored; of several, the first counts.
-func preferredWait(values []string) (wait time.Duration, asked bool) {
-	for preference := range strings.SplitSeq(strings.Join(values, ","), ",") {
-		token, _, _ := strings.Cut(preference, ";") // no parameter of wait is known
-		name, value, _ := strings.Cut(token, "=")
-		if !strings.EqualFold(strings.TrimSpace(name), "wait") {
-			continue
-		}
-		seconds, err := strconv.ParseUint(strings.Trim(strings.TrimSpace(value), `"`), 10, 31)
-		if err != nil || seconds == 0 {
-			return 0, false
-		}
-		return min(time.Duration(seconds)*time.Second, longestPreferredWait), true
-	}
-	return 0, false
-}
+// waitPreference is wait=N in a list of preferences, with N in seconds.
+var waitPreference = regexp.MustCompile(`(?i)(?:^|,)\s*wait\s*=\s*"?(\d{1,9})"?\s*(?:[;,]|$)`)
 
-// applied says in the answer for how long the request may wait.
-func applied(c echo.Context, wait time.Duration) {
-	c.Response().Header().Set(headerApplied, "wait="+strconv.Itoa(int(wait.Seconds())))
+// preferredWait reads Prefer: wait=N (RFC 7240, section 4.3), cut to ten seconds; 0 without any. As
+// the RFC asks, a preference that is not understood is ignored; of several, the first counts.
+func preferredWait(values []string) time.Duration {
+	preference := waitPreference.FindStringSubmatch(strings.Join(values, ","))
+	if preference == nil {
+		return 0
+	}
+	seconds, _ := strconv.Atoi(preference[1]) // digits: it cannot fail
+	return min(time.Duration(seconds)*time.Second, longestPreferredWait)
 }
 
 func problemAnswer(status int, document []byte) idempotency.Answer {
@@ -154,10 +140,6 @@ type keyView struct {
 	ExpiresAt  time.Time `json:"expires_at"`
 }
 
-// withoutStandby lets a read wait for no standby: what it shows is no replay.
-const withoutStandby = `-- httpapi.withoutStandby
-select set_config('synchronous_commit', 'local', true)`
-
 // getKey is GET /v1/idempotency-keys/{key}: what the caller's key led to, in each
 // operation under which it was used.
 func (a *API) getKey(c echo.Context) (any, error) {
@@ -165,20 +147,15 @@ func (a *API) getKey(c echo.Context) (any, error) {
 	if err != nil {
 		return nil, errUnknownKey
 	}
-	var states []*idempotency.KeyState
+	var views []keyView
 	for _, path := range keyedPaths {
-		states = append(states, &idempotency.KeyState{Key: idempotency.Key{Scope: merchantOf(c).ID, Operation: http.MethodPost + " " + path, Value: storedKey(key)}})
-	}
-	b := &pgx.Batch{}
-	b.Queue(withoutStandby)
-	idempotency.QueueKeys(b, states)
-	if err := a.tenant(c).Read(c.Request().Context(), b); err != nil {
-		return nil, err
-	}
-	views := []keyView{}
-	for _, state := range states {
+		used := idempotency.Key{Scope: merchantOf(c).ID, Operation: http.MethodPost + " " + path, Value: storedKey(key)}
+		state, err := a.Intake.Options.ReadKey(c.Request().Context(), a.tenant(c), used)
+		if err != nil {
+			return nil, err
+		}
 		if state.Found {
-			v := keyView{Operation: state.Key.Operation, StatusCode: state.StatusCode, FirstSeen: state.CreatedAt.UTC(), ExpiresAt: state.ExpiresAt.UTC()}
+			v := keyView{Operation: used.Operation, StatusCode: state.StatusCode, FirstSeen: state.CreatedAt.UTC(), ExpiresAt: state.ExpiresAt.UTC()}
 			if location := state.Header.Get(echo.HeaderLocation); location != "" {
 				v.Location = &location
 			}

@@ -1,8 +1,8 @@
 package httpapi
 
 import (
+	"cmp"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -115,7 +115,7 @@ type rates struct {
 	of    *lru.Cache[string, *rate.Limiter]
 }
 
-const remembered = 10_000 // names of rates: about two megabytes
+const remembered = 10_000 // API keys, and names of each rate: about two megabytes
 
 func newRates(every rate.Limit, burst int) *rates {
 	of, _ := lru.New[string, *rate.Limiter](remembered) // it refuses a size below one alone
@@ -129,10 +129,8 @@ func (r *rates) limiter(name string) *rate.Limiter {
 		return known
 	}
 	fresh := rate.NewLimiter(r.every, r.burst)
-	if known, ok, _ := r.of.PeekOrAdd(name, fresh); ok {
-		return known
-	}
-	return fresh
+	known, _, _ := r.of.PeekOrAdd(name, fresh)
+	return cmp.Or(known, fresh)
 }
 
 // allow reports whether a name may do one more now, and counts it if so.
@@ -143,23 +141,6 @@ func (r *rates) allow(name string, now time.Time) bool {
 // used reports whether a name may do no more now.
 func (r *rates) used(name string, now time.Time) bool {
 	return r.burst > 0 && r.limiter(name).TokensAt(now) < 1
-}
-
-// Names of draft-ietf-httpapi-ratelimit-headers-10.
-const (
-	headerRate       = "RateLimit"
-	headerRatePolicy = "RateLimit-Policy"
-)
-
-// allow reports whether a merchant may send one more request now, and counts it. The headers
-// of the answer say the rate and what is left of it, if there is one.
-func (l *limits) allow(answer http.Header, merchant string, now time.Time) bool {
-	allowed := l.merchants.allow(merchant, now)
-	if perSecond := l.merchants.burst; perSecond > 0 {
-		answer.Set(headerRatePolicy, fmt.Sprintf(`"merchant";q=%d;w=1`, perSecond))
-		answer.Set(headerRate, fmt.Sprintf(`"merchant";r=%d;t=1`, int(max(0, l.merchants.limiter(merchant).TokensAt(now)))))
-	}
-	return allowed
 }
 
 // limitWork bounds the requests in flight. It reads their bodies before, so that a slow
@@ -191,7 +172,7 @@ func (a *API) limitWork(next echo.HandlerFunc) echo.HandlerFunc {
 func (a *API) readUnsigned(c echo.Context) error {
 	// Also of one that is refused. Where it cannot be set, readTimeout counts.
 	_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(unsignedTime)) //nolint:forbidigo // a socket knows no other clock
-	return a.limits.unsigned.within(network(clientOf(c)), 1, func() error { return readBody(c) })
+	return a.limits.unsigned.within(network(exchangeOf(c).client), 1, func() error { return readBody(c) })
 }
 
 // readBody reads the body of a POST to its end or to the size that it may have.

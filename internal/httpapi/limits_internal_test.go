@@ -8,6 +8,19 @@ import (
 	"golang.org/x/time/rate"
 )
 
+// TestPreferredWait: what is not understood is no wait.
+func TestPreferredWait(t *testing.T) {
+	t.Parallel()
+	for prefer, want := range map[string]time.Duration{
+		"wait=10": 10, "wait=3600": 10, `respond-async, Wait = "9" ; x=y, return=minimal`: 9, "wait=2, wait=3": 2,
+		"wait=0": 0, "wait=soon": 0, "wait=-1": 0, "return=minimal": 0, "wait": 0, "wait=99999999999": 0,
+	} {
+		if got := preferredWait([]string{prefer}); got != want*time.Second {
+			t.Errorf("%s: %s, want %d s", prefer, got, want)
+		}
+	}
+}
+
 // TestLimits_rememberFew: callers choose their addresses. Of requests that have ended nothing is kept, an attacker
 // with many addresses pushes out others, and no client of IPv6 has more than one.
 func TestLimits_rememberFew(t *testing.T) {

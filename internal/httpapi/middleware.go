@@ -20,7 +20,7 @@ var isRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`).MatchString
 // exchange is what the layers know of a request and its answer.
 type exchange struct {
 	Result   Result             // see Answer
-	client   netip.Addr         // see clientOf
+	client   netip.Addr         // invalid if the connection has no address
 	merchant merchants.Merchant // of the API key
 	keyID    string             // of the API key: its prefix, which is not secret
 	body     []byte             // of a POST
@@ -35,7 +35,7 @@ func exchangeOf(c echo.Context) *exchange {
 }
 
 // begin makes the exchange of a request, and sets what every answer has: the caller's X-Request-Id if it has the form
-// of one, else a new one, since it is stored with every event; and what keeps the answer from caches.
+// of one, else a new one, since it is stored with every event; and what keeps the answer from caches, and browsers from guessing its type.
 //
 // The server has dropped the Content-Length of a chunked body. A proxy may go by that
 // length and take for one request what are two here: so nothing is read after a chunked
@@ -51,6 +51,7 @@ func begin(next echo.HandlerFunc) echo.HandlerFunc {
 		h := c.Response().Header()
 		h.Set(echo.HeaderXRequestID, id)
 		h.Set(echo.HeaderCacheControl, "no-store")
+		h.Set(echo.HeaderXContentTypeOptions, "nosniff")
 		if len(c.Request().TransferEncoding) > 0 {
 			h.Set(echo.HeaderConnection, "close")
 		}
@@ -69,7 +70,7 @@ func (a *API) accessLog() echo.MiddlewareFunc {
 			attrs := append(make([]slog.Attr, 0, 12),
 				slog.String("method", AnswerOf(c).Method), slog.String("route", v.RoutePath), slog.Int("status", v.Status),
 				slog.Int64("milliseconds", v.Latency.Milliseconds()), slog.Int64("bytes", v.ResponseSize),
-				slog.String("client", clientOf(c).String()),
+				slog.String("client", e.client.String()),
 				slog.String("request_id", h.Get(echo.HeaderXRequestID))) // never the client's own text
 			if e.keyID != "" {
 				attrs = append(attrs, slog.String("merchant", e.merchant.ID), slog.String("key_id", e.keyID))

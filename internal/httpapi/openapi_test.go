@@ -99,9 +99,7 @@ var formats = map[string]func(string) bool{
 // the manual, with the scopes that they need.
 func TestContract_hasEveryRoute(t *testing.T) {
 	t.Parallel()
-	config := newAPI(t, nil, io.Discard)
-	config.Metrics = http.NotFoundHandler()
-	server, ok := httpapi.New(*config).Handler().(*echo.Echo)
+	server, ok := httpapi.New(*newAPI(t, nil, io.Discard)).Handler().(*echo.Echo)
 	if !ok {
 		t.Fatal("the handler is no router")
 	}

@@ -134,10 +134,7 @@ var refusals = slices.Concat(ofCharges, []refusal{
 	{intake.ErrIncrement, invalid(fieldError{Pointer: "/amount", Detail: badIncrement})},
 	{intake.ErrExpiresInPast, invalid(fieldError{Pointer: "/expires_at", Detail: "is not in the future"})},
 	{books.ErrUnknownStartingAfter, invalid(fieldError{Pointer: "/starting_after", Detail: "is no charge of yours"})},
-	{
-		books.ErrUnknownCursor,
-		invalid(fieldError{Pointer: "/after", Detail: "is no place in your events as they are now: begin without it, and drop the events that you have"}),
-	},
+	{books.ErrUnknownCursor, invalid(fieldError{Pointer: "/after", Detail: "is no place in your events now: begin without it"})},
 	{echo.ErrNotFound, errNotFound.because("nothing is served at this path")},
 	{echo.ErrMethodNotAllowed, errMethodNotAllowed},
 	{echo.ErrStatusRequestEntityTooLarge, errTooLarge},

@@ -8,9 +8,9 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/labstack/echo/v4"
 
 	"github.com/payonce/payonce/domain"
@@ -57,18 +57,15 @@ func readQuery(c echo.Context, limit *int, texts map[string]*string) error {
 	}
 	var k checker
 	for _, name := range slices.Sorted(maps.Keys(given)) {
-		value, pointer := given.Get(name), string(jsontext.Pointer("").AppendToken(name))
-		if !utf8.ValidString(name) || hasNUL(name) || holdsCard(name) {
-			pointer = "" // of the query as a whole
-		}
+		value, pointer := given.Get(name), "/"+name
 		text, known := texts[name]
 		switch {
+		case !known && name != "limit": // the name may be anything, such as a card number
+			k.refuse("", "has a parameter other than limit, "+strings.Join(slices.Sorted(maps.Keys(texts)), ", "))
 		case len(given[name]) > 1:
 			k.refuse(pointer, "is there more than once")
 		case !utf8.ValidString(value) || hasNUL(value):
 			k.refuse(pointer, "is no text")
-		case !known && name != "limit":
-			k.refuse(pointer, "is no parameter of this list")
 		case value == "":
 		case name == "limit": // is written in one way: 5, and neither +5 nor 05
 			*limit, err = strconv.Atoi(value)

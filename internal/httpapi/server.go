@@ -43,7 +43,6 @@ const (
 	readTimeout   = 10 * time.Second
 	writeTimeout  = 30 * time.Second
 	idleTimeout   = 60 * time.Second
-	hstsAge       = 365 * 24 * 60 * 60 // seconds
 )
 
 var requestTimeout = 20 * time.Second
@@ -64,9 +63,8 @@ type Config struct {
 	// any, every event is refused.
 	StripeSecrets []string
 	Limits        Limits
-	// Ready reports why the program cannot serve, "" if it can. It is called for any caller,
-	// at any rate.
-	Ready func(context.Context) (why string, err error)
+	// Health serves /healthz, /readyz and /metrics, for any caller at any rate.
+	Health http.Handler
 	// TrustedProxies are networks whose X-Forwarded-For says where a client is. Without any it
 	// is where its connection comes from.
 	TrustedProxies []netip.Prefix
@@ -80,8 +78,6 @@ type Config struct {
 	Observe echo.MiddlewareFunc
 	// Carry returns what the messages that a request causes carry of its context.
 	Carry func(context.Context) map[string]string
-	// Metrics serves GET /metrics; optional.
-	Metrics http.Handler
 }
 
 // API serves the routes of payonce.
@@ -105,7 +101,7 @@ func New(c Config) *API {
 	if c.Observe == nil {
 		c.Observe = func(next echo.HandlerFunc) echo.HandlerFunc { return next }
 	}
-	recent, _ := lru.New[[32]byte, string](recentKeys) // it refuses a size below one alone
+	recent, _ := lru.New[[32]byte, string](remembered) // it refuses a size below one alone
 	closing, shutDown := context.WithCancel(context.Background())
 	return &API{
 		Config: c, limits: newLimits(c.Limits), recent: recent,
@@ -133,13 +129,6 @@ func (a *API) Server() *http.Server {
 	return s
 }
 
-// route is a path and its rules. GET serves HEAD too.
-type route struct {
-	method, path string
-	scope        merchants.Scope // that the API key must have; "" where none is asked for
-	handle       echo.HandlerFunc
-}
-
 // Routes whose requests have an idempotency key.
 const (
 	chargesPath = "/v1/charges"
@@ -148,27 +137,6 @@ const (
 )
 
 var keyedPaths = []string{chargesPath, cancelPath, refundsPath}
-
-func (a *API) routes() []route {
-	return []route{
-		{http.MethodGet, "/healthz", "", a.answer(getHealth)},
-		{http.MethodGet, "/readyz", "", a.answer(a.getReadiness)},
-		{http.MethodGet, contractPath, "", getContract},
-		{http.MethodPost, chargesPath, merchants.ChargesWrite, keyed(a, a.validate, a.createCharge)},
-		{http.MethodGet, chargesPath, merchants.ChargesRead, a.answer(a.listCharges)},
-		{http.MethodGet, "/v1/charges/:id", merchants.ChargesRead, a.ofCharge(a.getCharge)},
-		{http.MethodGet, "/v1/charges/:id/events", merchants.ChargesRead, a.ofCharge(getEvents)},
-		{http.MethodPost, cancelPath, merchants.ChargesWrite, keyed(a, nil, a.cancelCharge)},
-		{http.MethodPost, refundsPath, merchants.RefundsWrite, keyed(a, a.validateRefund, a.Intake.RequestRefund)},
-		{http.MethodGet, refundsPath, merchants.ChargesRead, a.ofCharge(getRefunds)},
-		{http.MethodGet, "/v1/charges/:id/refunds/:refund", merchants.ChargesRead, a.ofCharge(getRefund)},
-		{http.MethodGet, "/v1/events", merchants.ChargesRead, a.answer(a.followEvents)},
-		{http.MethodGet, "/v1/idempotency-keys/:key", merchants.ChargesRead, a.answer(a.getKey)},
-		{http.MethodPost, abandonPath, merchants.ChargesWrite, a.answer(a.abandonKey)},
-		{http.MethodGet, "/v1/balances", merchants.ChargesRead, a.answer(a.getBalances)},
-		{http.MethodPost, stripePath, "", a.answer(a.receiveStripe)},
-	}
-}
 
 // Handler routes requests.
 func (a *API) Handler() http.Handler {
@@ -180,7 +148,6 @@ func (a *API) Handler() http.Handler {
 		begin,
 		a.Observe,
 		a.accessLog(),
-		middleware.SecureWithConfig(middleware.SecureConfig{ContentTypeNosniff: "nosniff", HSTSMaxAge: hstsAge, HSTSExcludeSubdomains: true}),
 		middleware.RecoverWithConfig(middleware.RecoverConfig{LogErrorFunc: a.panicked}),
 		middleware.ContextTimeout(requestTimeout),
 		middleware.BodyLimitWithConfig(middleware.BodyLimitConfig{Skipper: isEvent, Limit: maxBody}),
@@ -188,16 +155,28 @@ func (a *API) Handler() http.Handler {
 		a.authenticate, // and the rate
 		a.limitWork,
 	)
-	for _, r := range a.routes() {
-		methods := []string{r.method}
-		if r.method == http.MethodGet {
-			methods = append(methods, http.MethodHead)
-		}
-		e.Match(methods, r.path, r.handle, needs(r.scope))
+	// scope is what the API key must have, "" where none is asked for.
+	get := func(path string, scope merchants.Scope, handle echo.HandlerFunc) {
+		e.Match([]string{http.MethodGet, http.MethodHead}, path, handle, needs(scope))
 	}
-	if a.Metrics != nil {
-		e.Match([]string{http.MethodGet, http.MethodHead}, "/metrics", echo.WrapHandler(a.Metrics)) // for Prometheus
-	}
+	post := func(path string, scope merchants.Scope, handle echo.HandlerFunc) { e.POST(path, handle, needs(scope)) }
+	get("/healthz", "", echo.WrapHandler(a.Health))
+	get("/readyz", "", echo.WrapHandler(a.Health))
+	get("/metrics", "", echo.WrapHandler(a.Health))
+	get(contractPath, "", getContract)
+	post(chargesPath, merchants.ChargesWrite, keyed(a, a.validate, a.createCharge))
+	get(chargesPath, merchants.ChargesRead, a.answer(a.listCharges))
+	get("/v1/charges/:id", merchants.ChargesRead, a.ofCharge(a.getCharge))
+	get("/v1/charges/:id/events", merchants.ChargesRead, a.ofCharge(getEvents))
+	post(cancelPath, merchants.ChargesWrite, keyed(a, nil, a.cancelCharge))
+	post(refundsPath, merchants.RefundsWrite, keyed(a, a.validateRefund, a.Intake.RequestRefund))
+	get(refundsPath, merchants.ChargesRead, a.ofCharge(getRefunds))
+	get("/v1/charges/:id/refunds/:refund", merchants.ChargesRead, a.ofCharge(getRefund))
+	get("/v1/events", merchants.ChargesRead, a.answer(a.followEvents))
+	get("/v1/idempotency-keys/:key", merchants.ChargesRead, a.answer(a.getKey))
+	post(abandonPath, merchants.ChargesWrite, a.answer(a.abandonKey))
+	get("/v1/balances", merchants.ChargesRead, a.answer(a.getBalances))
+	post(stripePath, "", a.answer(a.receiveStripe))
 	return e
 }
 
@@ -211,17 +190,4 @@ const contractPath = "/openapi.yaml"
 // getContract is GET /openapi.yaml.
 func getContract(c echo.Context) error {
 	return c.Blob(http.StatusOK, "application/yaml", contract)
-}
-
-// getHealth is GET /healthz: the process lives.
-func getHealth(echo.Context) (any, error) { return map[string]string{"status": "ok"}, nil }
-
-// getReadiness is GET /readyz: requests can be served. The database answers and has every
-// migration that this program needs.
-func (a *API) getReadiness(c echo.Context) (any, error) {
-	why, err := a.Ready(c.Request().Context())
-	if err == nil && why != "" {
-		err = errUnavailable.because(why)
-	}
-	return map[string]string{"status": "ready"}, err
 }

@@ -26,9 +26,6 @@ import (
 const (
 	stripePath = "/v1/webhooks/stripe" // has no API key: a signature stands for it
 
-	// Events go to the receiver fulfillment, under these types.
-	stripeEventType = "stripe."
-
 	maxEventType = 100 // characters
 	maxReference = 255 // characters of an id
 )
@@ -75,39 +72,25 @@ func (a *API) receiveStripe(c echo.Context) (any, error) {
 		exchangeOf(c).Result = EventClock
 		return nil, errNotSigned.because(fmt.Sprintf("the signature is right, but made %s from this server's time: the server's clock is wrong, or the event is a replay", ahead.Abs()))
 	}
-	e, o, err := readEvent(body)
-	if err != nil {
-		return nil, err
+	var e stripeEvent // read leniently: the provider may add members
+	if json.Unmarshal(body, &e) != nil || !isReference(e.ID, maxReference) || !isReference(e.Type, maxEventType) {
+		return nil, errNoEvent
 	}
-	err = a.store(c, e, o)
+	var err error
+	if concernsPayments(e.Type) {
+		err = a.store(c, e)
+	}
 	if err == nil {
 		exchangeOf(c).Result = cmp.Or(exchangeOf(c).Result, EventIgnored)
 	}
 	return map[string]bool{"received": true}, err
 }
 
+var errNoEvent = errMalformed.because("the body is not an event")
+
 // isEvent reports whether a request is to stripePath, whatever the method. Another spelling
 // is a path that is not served, and so no exception either.
 func isEvent(c echo.Context) bool { return c.Request().URL.EscapedPath() == stripePath }
-
-// readEvent reads leniently: the provider may add members. The object is read only of an
-// event that is of use, and else is empty.
-func readEvent(body []byte) (e stripeEvent, o stripeObject, err error) {
-	unreadable := errMalformed.because("the body is not an event")
-	if json.Unmarshal(body, &e) != nil || !isReference(e.ID, maxReference) || !isReference(e.Type, maxEventType) {
-		return e, o, unreadable
-	}
-	if !concernsPayments(e.Type) {
-		return e, o, nil
-	}
-	if json.Unmarshal(e.Data.Object, &o) != nil || !isReference(o.ID, maxReference) {
-		return e, o, unreadable
-	}
-	if o.Object == "payment_intent" {
-		o.PaymentIntent = o.ID
-	}
-	return e, o, nil
-}
 
 // concernsPayments reports whether an event of this type may be about a payment, a refund or
 // a dispute of ours. The receiver fulfillment takes the same ones: an event of another type would
@@ -120,17 +103,23 @@ func isReference(s string, longest int) bool {
 	return s != "" && len(s) <= longest && strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) < 0
 }
 
-// store commits the event to the outbox if it is about a charge of ours, found by the intent that the
-// object is, or names. It has no API key and
-// so no merchant: it acts as the merchant of that charge.
+// store commits the event to the outbox, for the receiver fulfillment, if it is about a charge of ours, found by
+// the intent that the object is, or names. It has no API key and so no merchant: it acts as the merchant of that charge.
 //
 // If we die here: the provider has no answer and sends the event again. After the commit that
 // is a second message of the same id, which the worker's inbox counts and which has no effect.
 // Without the event, the worker finds what became of a payment or refund that it waits for by asking the provider, only
 // later; a dispute or a refund made outside is then found by the audit alone.
 // Test: TestStripeEvent.
-func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
+func (a *API) store(c echo.Context, e stripeEvent) error {
 	ctx := c.Request().Context()
+	var o stripeObject
+	if json.Unmarshal(e.Data.Object, &o) != nil || !isReference(o.ID, maxReference) {
+		return errNoEvent
+	}
+	if o.Object == "payment_intent" {
+		o.PaymentIntent = o.ID
+	}
 	if !isReference(o.PaymentIntent, maxReference) {
 		return nil
 	}
@@ -144,7 +133,7 @@ func (a *API) store(c echo.Context, e stripeEvent, o stripeObject) error {
 	payload, _ := json.Marshal(providerEvent{ID: e.ID, Type: e.Type, ChargeID: charge.StreamID, Object: o.ID}) // ASCII: it cannot fail
 	b := &pgx.Batch{}
 	err = outbox.Append(b, outbox.Message{
-		Topic: domain.Topic, ID: e.ID, Type: stripeEventType + e.Type, OrderingKey: charge.StreamID, Partition: charge.MerchantID,
+		Topic: domain.Topic, ID: e.ID, Type: "stripe." + e.Type, OrderingKey: charge.StreamID, Partition: charge.MerchantID,
 		Payload: payload, Metadata: a.Carry(ctx),
 	})
 	if err != nil {

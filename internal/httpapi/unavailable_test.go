@@ -1,7 +1,6 @@
 package httpapi_test
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -30,7 +29,7 @@ func TestStoreDown(t *testing.T) {
 	t.Cleanup(proxy.Close)
 	w := serveOn(t, testdb.OpenAt(t, proxy.URL(), postgres.Options{}))
 	first := w.accept(t, "key-1", body())
-	calls := []call{post("key-1", body()), get("/readyz")}
+	calls := []call{post("key-1", body())}
 	for _, r := range w.routes(t) {
 		calls = append(calls, r.under("new"), r.under("a-captured-charge"))
 	}
@@ -52,7 +51,6 @@ func TestStoreDown(t *testing.T) {
 	if again := w.insist(t, post("key-1", body())); again.body != first.body {
 		t.Errorf("not the first answer:\n%s%s", first.body, again.body)
 	}
-	w.insist(t, get("/readyz"))
 }
 
 // broken is a body whose sender makes the reader panic.
@@ -65,8 +63,7 @@ func TestPanic(t *testing.T) {
 	w := serve(t, func(api *httpapi.Config) {
 		takesEvents(api)
 		api.Limits = httpapi.Limits{InFlight: 1, Authenticating: 1}
-		api.Ready = func(context.Context) (string, error) { panic("planted") }
-		api.Metrics = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("planted") })
+		api.Health = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("planted") })
 	})
 	for _, path := range []string{"/readyz", "/metrics"} {
 		wantProblem(t, w.send(t, get(path)), "/problems/unavailable")

@@ -1,0 +1,85 @@
+package console
+
+import (
+	"encoding/json"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/internal/audit"
+	"github.com/payonce/payonce/internal/testrun"
+)
+
+// TestDraw compares the drawing of a charge whose worker died, whose message came three times, and whose shop was
+// away for three hours, with testdata/crashed.html, which UPDATE_GOLDEN=1 writes anew.
+func TestDraw(t *testing.T) {
+	t.Parallel()
+	stored, err := os.ReadFile("testdata/crashed.json")
+	testrun.Must(t, err)
+	var crashed audit.Timeline
+	testrun.Must(t, json.Unmarshal(stored, &crashed))
+	var got strings.Builder
+	testrun.Must(t, New(Options{}).pages["Charge"].ExecuteTemplate(&got, "lanes", crashed))
+	testrun.Golden(t, "crashed.html", got.String())
+}
+
+// TestDraw_callsOfTheProvider: an event that is about a call is drawn with the call before it.
+func TestDraw_callsOfTheProvider(t *testing.T) {
+	t.Parallel()
+	const create, confirm = "create the payment", "confirm the payment"
+	started, captured := domain.PaymentStarted{PaymentIntent: "pi_1"}, domain.PaymentCaptured{PaymentIntent: "pi_1"}
+	type events = []domain.Event
+	for name, test := range map[string]struct {
+		events events
+		calls  []string
+	}{
+		"captured":                   {events{started, captured}, []string{create, confirm}},
+		"a failed creation":          {events{domain.PaymentAttemptFailed{Stage: domain.StageCreate}}, []string{create}},
+		"a failed confirmation":      {events{domain.PaymentAttemptFailed{Stage: domain.StageConfirm}}, []string{confirm}},
+		"declined":                   {events{started, domain.PaymentDeclined{}}, []string{create, "no payment"}},
+		"a failed attempt to refund": {events{domain.RefundAttemptFailed{RefundID: "re_1"}}, []string{"refund"}},
+		"refunded":                   {events{domain.RefundSucceeded{RefundID: "re_1"}}, []string{"refund"}},
+		"a failed refund":            {events{domain.RefundFailed{RefundID: "re_1"}}, []string{"refund"}},
+		"events that are about none": {events{domain.ChargeRequested{}, domain.RefundObserved{RefundID: "re_1"}}, nil},
+	} {
+		var drawn audit.Timeline
+		for _, e := range test.events {
+			drawn.Entries = append(drawn.Entries, audit.TimelineEntry{Kind: "event", What: domain.TypeOf(e), Detail: domain.Details(e)})
+		}
+		var calls []string
+		for _, r := range draw(drawn).Rows {
+			if r.lane.Name == "provider" {
+				calls = append(calls, r.Text)
+			}
+		}
+		testrun.Same(t, name, test.calls, calls)
+	}
+}
+
+// TestDraw_manyRows: of a long timeline the end is drawn, of any words, and of workers beyond the alphabet.
+func TestDraw_manyRows(t *testing.T) {
+	t.Parallel()
+	const text = `"><script>`
+	start := time.Date(2026, 11, 21, 8, 22, 48, 0, time.UTC)
+	whats := []string{text, "received", "duplicate", "taken over", "failed", "released", "done", "running", "dead letter"}
+	var long audit.Timeline
+	for i := range 500 {
+		long.Entries = append(long.Entries, audit.TimelineEntry{
+			At: start.Add(time.Duration(i) * time.Second), Kind: []string{"key", "event", "webhook", "outbox", "inbox", "provider", text}[i%7],
+			What: whats[i%len(whats)], Who: text, Detail: audit.Detail{"items": []string{text}, "claimed_at": start.Format(time.RFC3339Nano), "holder": strconv.Itoa(i % 30)},
+		})
+	}
+	d := draw(long)
+	last := d.Rows[len(d.Rows)-1]
+	if len(d.Rows) != mostRows || d.Left == 0 || !last.at.Equal(long.Entries[499].At) || len(last.Cells) != len(d.Lanes) || len(d.Lanes) < 5+30 {
+		t.Errorf("%d rows, %d left out, %d lanes; the last is of %s", len(d.Rows), d.Left, len(d.Lanes), last.at)
+	}
+	var got strings.Builder
+	testrun.Must(t, New(Options{}).pages["Charge"].ExecuteTemplate(&got, "lanes", long))
+	if strings.Contains(got.String(), "<script>") {
+		t.Error("the drawing holds a script")
+	}
+}
