@@ -66,17 +66,6 @@ func visible(s string) bool {
 	return strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) < 0
 }
 
-// IsPublic reports whether a target that CheckURL accepts is https and, if its
-// host is an address, whether that address is public. It resolves no name.
-func IsPublic(raw string) bool {
-	u, err := parse(raw)
-	if err != nil || u.Scheme != "https" {
-		return false
-	}
-	a, err := netip.ParseAddr(u.Hostname())
-	return err != nil || httpsGuard(nil).SafeAddr(a) == nil
-}
-
 // httpsGuard permits public addresses and the operator's. The library denies
 // IANA's special-purpose networks; Azure's own address is not among them.
 func httpsGuard(allow []netip.Prefix) *ssrf.Guardian {
@@ -91,9 +80,6 @@ func httpGuard(allow []netip.Prefix) *ssrf.Guardian {
 func newGuard(allow []netip.Prefix, deny ...ssrf.Option) *ssrf.Guardian {
 	var v4, v6 []netip.Prefix
 	for _, p := range allow {
-		if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
-			p = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
-		}
 		if p.Addr().Is4() {
 			v4 = append(v4, p)
 		} else {
