@@ -33,7 +33,6 @@ var allFigures = []Metric{
 	{"payonce_outbox_unread_age_seconds", gauge, "Time since the oldest message in the outbox was stored.", []Label{{Name: "topic"}}},
 	{"payonce_paused", gauge, "What operators have paused: a receiver, 1, or merchants, how many.", []Label{{Name: "what"}}},
 	{"payonce_audit_violations", gauge, "Violations that the last audit found. scope: tables, provider, or recent: what the workers found since the last audit of the tables began.", []Label{{Name: "scope"}}},
-	{"payonce_audit_checked", gauge, "Cases that the last audit checked; recent: all that the workers have checked.", []Label{{Name: "scope"}}},
 	{"payonce_audit_finished_timestamp_seconds", gauge, "When the last audit ended, in seconds since 1970; recent: the workers have audited what was recorded before.", []Label{{Name: "scope"}}},
 }
 
@@ -182,13 +181,12 @@ select 'payonce_outbox_unread_age_seconds', array[$2], coalesce((
 const selectAudits = `
 -- telemetry.selectAudits
 select g.name, array[a.scope], g.value::float8
-  from (select scope, checked, violated, finished_at
+  from (select scope, violated, finished_at
           from audit_results
          union all
-        select 'recent', checked, violated - superseded, audited_until
+        select 'recent', violated - superseded, audited_until
           from audit_recent) a
  cross join lateral (values
-       ('payonce_audit_checked', a.checked),
        ('payonce_audit_violations', a.violated),
        ('payonce_audit_finished_timestamp_seconds', extract(epoch from a.finished_at))) as g (name, value)`
 

@@ -197,9 +197,6 @@ func (s *Server) CreateDatabase(ctx context.Context, name string) error {
 func (s *Server) Restart(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return errors.New("restart PostgreSQL: it is closed")
-	}
 	s.stop(syscall.SIGQUIT)
 	return s.run(ctx)
 }
