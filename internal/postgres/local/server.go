@@ -110,8 +110,7 @@ func (m machine) start(ctx context.Context, o Options) (*Server, error) {
 // parent returns the folder to make a server's folder in.
 func (m machine) parent(ctx context.Context, a account, inMemory bool) string {
 	var free syscall.Statfs_t
-	if inMemory && !strings.HasPrefix(m.temp, memory+"/") && syscall.Statfs(memory, &free) == nil &&
-		free.Bavail*uint64(free.Bsize) >= memoryNeeded && a.mayWrite(ctx, memory) {
+	if inMemory && syscall.Statfs(memory, &free) == nil && free.Bavail*uint64(free.Bsize) >= memoryNeeded && a.mayWrite(ctx, memory) {
 		return memory
 	}
 	if len(m.temp) <= longestParent && a.mayWrite(ctx, m.temp) {
