@@ -30,7 +30,6 @@ func TestOpen_refusesAnUnsafeServer(t *testing.T) {
 	t.Parallel()
 	plain, unsafe := postgres.Options{AllowPlaintext: true}, postgres.Options{AllowPlaintext: true, AllowUnsafeDurability: true}
 	expecting := postgres.Options{AllowPlaintext: true, ExpectReplication: true}
-	unsynchronized := postgres.Options{AllowPlaintext: true, Settings: map[string]string{"synchronous_commit": "off"}}
 	for _, test := range []struct {
 		setting, value string
 		options        postgres.Options
@@ -42,8 +41,6 @@ func TestOpen_refusesAnUnsafeServer(t *testing.T) {
 		{"server_version_num", "140022", plain, "the server is PostgreSQL 14: payonce needs 15 or newer"},
 		{"server_version_num", "140022", unsafe, "the server is PostgreSQL 14: payonce needs 15 or newer"},
 		{"fsync", "off", unsafe, ""},
-		{"synchronous_commit", "off", unsynchronized, ""}, // of this pool alone
-		{"fsync", "off", unsynchronized, "fsync is off"},
 		{"synchronous_commit", "on", plain, ""},
 		{"synchronous_commit", "local", plain, "synchronous_commit is local"},
 		{"synchronous_commit", "remote_write", plain, ""},

@@ -199,10 +199,9 @@ func local(host string) bool {
 const serverSettings = `
 -- postgres.serverSettings
 select current_setting('server_version_num')::int,
-       array(select name
-               from unnest(array['fsync', 'full_page_writes', 'synchronous_commit']) as s(name)
-              where current_setting(name) = 'off'),
-       current_setting('synchronous_commit') = 'local',
+       coalesce((select min(name || ' is ' || current_setting(name))
+                   from unnest(array['fsync', 'full_page_writes', 'synchronous_commit']) as s(name)
+                  where current_setting(name) in ('off', 'local')), ''),
        current_setting('synchronous_standby_names') = '',
        coalesce((select min(w.name)
                    from jsonb_each_text($1) as w (name, value)
@@ -215,23 +214,16 @@ select current_setting('server_version_num')::int,
 
 func checkServer(ctx context.Context, q Querier, o Options, session map[string]string) error {
 	var version int
-	var off []string
-	var local, alone bool
-	var missing string
-	if err := q.QueryRow(ctx, serverSettings, session).Scan(&version, &off, &local, &alone, &missing); err != nil {
+	var alone bool
+	var unsafe, missing string
+	if err := q.QueryRow(ctx, serverSettings, session).Scan(&version, &unsafe, &alone, &missing); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
 	if version < Oldest*10000 {
 		return fmt.Errorf("the server is PostgreSQL %d: payonce needs %d or newer", version/10000, Oldest)
 	}
-	for _, name := range off {
-		// A caller may switch off synchronous_commit for its own pool.
-		if !o.AllowUnsafeDurability && o.Settings[name] != "off" {
-			return fmt.Errorf("%s is off on the server: a crash could lose an acknowledged charge, so set it to on", name)
-		}
-	}
-	if local && !o.AllowUnsafeDurability {
-		return errors.New("synchronous_commit is local on the server: a failover could lose an acknowledged charge, so set it to on")
+	if unsafe != "" && !o.AllowUnsafeDurability {
+		return fmt.Errorf("%s on the server: a crash or a failover could lose an acknowledged charge, so set it to on", unsafe)
 	}
 	if alone && o.ExpectReplication {
 		return errors.New("synchronous_standby_names is empty on the server: a failover could lose an acknowledged charge, so name the standby that commits wait for, or unset EXPECT_REPLICATION")

@@ -28,12 +28,11 @@ const figuresUp = "payonce_figures_up"
 var allFigures = []Metric{
 	{figuresUp, gauge, "1 if the gauges below could be read from the database, else 0.", nil},
 	{"payonce_inbox_messages", gauge, "Messages in the inbox that are not finished. pending: due. waiting: due later, such as after an outage of the provider. running: a worker has claimed it. dead: a dead letter. 100000 means at least so many.", []Label{{Name: "receiver"}, {Name: "status"}}},
-	{"payonce_inbox_oldest_age_seconds", gauge, "Time since the oldest pending or running message was received, or since it is due again after a wait for a service that said that it takes long.", []Label{{Name: "receiver"}}},
+	{"payonce_inbox_oldest_age_seconds", gauge, "Time since the oldest open message that is first of its key was received, or is due again after a service said that it takes long.", []Label{{Name: "receiver"}}},
 	{"payonce_outbox_unread_messages", gauge, "Messages in the outbox, which their reader has not acknowledged. 100000 means at least so many.", []Label{{Name: "topic"}}},
 	{"payonce_outbox_unread_age_seconds", gauge, "Time since the oldest message in the outbox was stored.", []Label{{Name: "topic"}}},
 	{"payonce_paused", gauge, "What operators have paused: a receiver, 1, or merchants, how many.", []Label{{Name: "what"}}},
 	{"payonce_audit_violations", gauge, "Violations that the last audit found. scope: tables, provider, or recent: what the workers found since the last audit of the tables began.", []Label{{Name: "scope"}}},
-	{"payonce_audit_checked", gauge, "Cases that the last audit checked; recent: all that the workers have checked.", []Label{{Name: "scope"}}},
 	{"payonce_audit_finished_timestamp_seconds", gauge, "When the last audit ended, in seconds since 1970; recent: the workers have audited what was recorded before.", []Label{{Name: "scope"}}},
 }
 
@@ -118,9 +117,8 @@ func (f *figures) readAll() (shown []prometheus.Metric, err error) {
 }
 
 // selectBacklog reads the queues of the inbox. Each part has a partial index, so finished messages
-// cost nothing. Of a longer queue it reads those that are due first, among which the oldest are. A
-// message that is first of its key and whose wait has NoDeadline (inbox.WaitError), and those behind
-// it, are as old as its wait is overdue.
+// cost nothing. A message whose wait has NoDeadline (inbox.WaitError) is as old as the wait is overdue.
+// Those behind another one of their key are no older than that.
 const selectBacklog = `
 -- telemetry.selectBacklog
 with found as (
@@ -130,38 +128,24 @@ with found as (
          extract(epoch from clock_timestamp() - min(m.since)) as oldest
     from unnest($1::text[]) as r(receiver)
    cross join lateral (
-           (select case when due_at > clock_timestamp() then 'waiting' else status end as status,
+           (select case when status = 'pending' and due_at > clock_timestamp() then 'waiting' else status end as status,
                    greatest(received_at, case when waits > 0 and waiting_since is null then due_at end) as since
               from inbox
              where receiver = r.receiver
-               and status = 'pending'
                and first
-             order by due_at, id
+               and status <> 'dead'
+             order by ordering_key
              limit $2)
            union all
-           (select b.status,
-                   greatest(b.received_at, case when f.waits > 0 and f.waiting_since is null then f.due_at end)
-              from (select status, received_at, ordering_key
-                      from inbox
-                     where receiver = r.receiver
-                       and status = 'pending'
-                       and not first
-                     order by ordering_key, id
-                     limit $2) b
-              left join inbox f
-                on f.receiver = r.receiver
-               and f.ordering_key = b.ordering_key
-               and f.first)
-           union all
-           (select status,
-                   greatest(received_at, case when waits > 0 and waiting_since is null then due_at end)
+           (select status, null
               from inbox
              where receiver = r.receiver
-               and status = 'running'
-             order by holder
+               and status = 'pending'
+               and not first
+             order by ordering_key, id
              limit $2)
            union all
-           (select status, received_at
+           (select status, null
               from inbox
              where receiver = r.receiver
                and status in ('dead', 'discarded')
@@ -177,9 +161,7 @@ select 'payonce_inbox_messages', array[r.receiver, s.status], coalesce(f.message
  union all
 select 'payonce_inbox_oldest_age_seconds', array[r.receiver], coalesce(greatest(max(f.oldest), 0), 0)::float8
   from unnest($1::text[]) as r(receiver)
-  left join found f
-    on f.receiver = r.receiver
-   and f.status <> 'dead'
+  left join found f using (receiver)
  group by r.receiver`
 
 // selectUnread counts the messages of a topic. One that was received is deleted.
@@ -199,13 +181,12 @@ select 'payonce_outbox_unread_age_seconds', array[$2], coalesce((
 const selectAudits = `
 -- telemetry.selectAudits
 select g.name, array[a.scope], g.value::float8
-  from (select scope, checked, violated, finished_at
+  from (select scope, violated, finished_at
           from audit_results
          union all
-        select 'recent', checked, violated - superseded, audited_until
+        select 'recent', violated - superseded, audited_until
           from audit_recent) a
  cross join lateral (values
-       ('payonce_audit_checked', a.checked),
        ('payonce_audit_violations', a.violated),
        ('payonce_audit_finished_timestamp_seconds', extract(epoch from a.finished_at))) as g (name, value)`
 

@@ -89,10 +89,8 @@ values (gen_random_uuid(), 'ch_1', 1, 'charge.requested.v1', 'acme', '{}', '{}',
 		`payonce_inbox_messages{receiver="fulfillment",status="dead"}`:    1,
 		unread: 4,
 		`payonce_audit_violations{scope="tables"}`:   3,
-		`payonce_audit_checked{scope="tables"}`:      10,
 		`payonce_audit_violations{scope="provider"}`: 0,
 		`payonce_audit_violations{scope="recent"}`:   2,
-		`payonce_audit_checked{scope="recent"}`:      20,
 	})
 	now := float64(time.Now().Unix())
 	ages(t, got, map[string][2]float64{

@@ -43,8 +43,7 @@ func TestRegistry(t *testing.T) {
 	conn, err := db.Pool().Acquire(t.Context())
 	testdb.Must(t, err)
 	defer conn.Release()
-	got := scrape(t, m.Handler())
-	want(t, got, map[string]float64{
+	want(t, scrape(t, m.Handler()), map[string]float64{
 		`payonce_ended_total{receiver="a",result="done"}`:    0,
 		`payonce_ended_total{receiver="b",result="lost"}`:    2,
 		`payonce_requests_total{route="/v1/charges"}`:        1,
@@ -57,9 +56,6 @@ func TestRegistry(t *testing.T) {
 		`payonce_shared_commits_total`:                       0,
 		`payonce_late_commits`:                               0,
 	})
-	if got[`payonce_db_acquires_total{pool="main"}`] < 1 {
-		t.Error("no connection was taken")
-	}
 	if n, there := scrape(t, other.Handler())[`payonce_ended_total{receiver="b",result="lost"}`]; there {
 		t.Errorf("the other program counts %v ends", n)
 	}

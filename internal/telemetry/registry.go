@@ -170,14 +170,10 @@ func (r *Registry) Database(db *postgres.DB) {
 	r.read(gauge, "payonce_db_connections", connections, func() float64 { return float64(stat().AcquiredConns()) }, pool, LabelOf("state", "in_use"))
 	r.read(gauge, "payonce_db_connections", connections, func() float64 { return float64(stat().IdleConns()) }, pool, LabelOf("state", "idle"))
 	r.read(gauge, "payonce_db_connections_max", "Largest number of connections of the pool.", func() float64 { return float64(stat().MaxConns()) }, pool)
-	r.read("counter", "payonce_db_acquires_total", "Connections that were acquired from the pool.", func() float64 { return float64(stat().AcquireCount()) }, pool)
-	r.read("counter", "payonce_db_acquire_wait_seconds_total", "Time spent waiting for a connection of the pool.", func() float64 { return stat().AcquireDuration().Seconds() }, pool)
 	r.read(gauge, "payonce_db_timeline", "Newest timeline of the database's servers that the program has seen. A promotion begins a new one.",
 		func() float64 { return float64(db.Timeline()) })
 	r.read("counter", "payonce_shared_commits_total", "Group commits of several decisions.", func() float64 { return float64(commits().Commits) })
 	r.read("counter", "payonce_shared_commit_decisions_total", "Decisions that were committed in group commits.", func() float64 { return float64(commits().Batches) })
-	r.read("counter", "payonce_shared_commit_refusals_total", "Group commits that were refused: each of their batches was then committed individually.",
-		func() float64 { return float64(commits().Refusals) })
 	r.read(gauge, "payonce_late_commits", "Commits in flight of which the database has confirmed none for three seconds: its synchronous standby is away, it hangs, or they wait for a lock.",
 		func() float64 { return float64(commits().Late) })
 }

@@ -15,17 +15,6 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// Attributes of spans beyond the conventions of OpenTelemetry.
-const (
-	attributeKey      = attribute.Key("payonce.idempotency.result")
-	attributeType     = attribute.Key("payonce.message.type")
-	attributeCharge   = attribute.Key("payonce.charge.id")
-	attributeAttempt  = attribute.Key("payonce.attempt")
-	attributeWaits    = attribute.Key("payonce.waits")
-	attributeEnd      = attribute.Key("payonce.end")
-	attributeReplayed = attribute.Key("payonce.provider.replayed")
-)
-
 // Serving begins the span of a request, and what it returns ends it with the answer's
 // status and what its idempotency key led to. The returned context has the span.
 //
@@ -41,7 +30,7 @@ func (t *Traces) Serving(ctx context.Context, method, route string, parents []st
 	return ctx, func(status int, key string) {
 		span.SetAttributes(semconv.HTTPResponseStatusCode(status))
 		if key != "" {
-			span.SetAttributes(attributeKey.String(key))
+			span.SetAttributes(attribute.String("payonce.idempotency.result", key))
 		}
 		if status >= 500 {
 			failed(span, strconv.Itoa(status))
@@ -72,13 +61,13 @@ func (t *Traces) Attempting(ctx context.Context, a Attempt) (context.Context, fu
 		semconv.MessagingOperationName("process"),
 		semconv.MessagingDestinationName(a.Receiver),
 		semconv.MessagingMessageID(a.MessageID),
-		attributeType.String(a.Type),
-		attributeCharge.String(a.Charge),
-		attributeAttempt.Int(a.Number),
-		attributeWaits.Int(a.Waits),
+		attribute.String("payonce.message.type", a.Type),
+		attribute.String("payonce.charge.id", a.Charge),
+		attribute.Int("payonce.attempt", a.Number),
+		attribute.Int("payonce.waits", a.Waits),
 	)
 	return ctx, func(end string, failure bool) {
-		span.SetAttributes(attributeEnd.String(end))
+		span.SetAttributes(attribute.String("payonce.end", end))
 		if failure {
 			failed(span, end)
 		}
@@ -95,7 +84,7 @@ func (t *Traces) Stepping(ctx context.Context, step string) (context.Context, fu
 			return // never ended, so never exported
 		}
 		if err != nil { // the attempt's span shows how bad that is
-			span.SetAttributes(attributeEnd.String("unfinished"))
+			span.SetAttributes(attribute.String("payonce.end", "unfinished"))
 		}
 		span.End()
 	}
@@ -107,7 +96,7 @@ func (t *Traces) Calling(ctx context.Context, host, method, name string) (answer
 	_, span := t.requesting(ctx, host, method, name)
 	return func(status int, replayed bool) {
 		if replayed {
-			span.SetAttributes(attributeReplayed.Bool(true))
+			span.SetAttributes(attribute.Bool("payonce.provider.replayed", true))
 		}
 		endRequest(span, status)
 	}

@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
@@ -71,12 +69,8 @@ func newTraces(ctx context.Context, service string, p sdktrace.SpanProcessor, o 
 // describe names the program. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win. The
 // process's command line and user are left out.
 func describe(ctx context.Context, service string) *resource.Resource {
-	own := []attribute.KeyValue{semconv.ServiceName(service)}
-	if build, ok := debug.ReadBuildInfo(); ok && build.Main.Version != "" {
-		own = append(own, semconv.ServiceVersion(build.Main.Version))
-	}
 	// An error leaves out what could not be read.
-	all, _ := resource.New(ctx, resource.WithAttributes(own...), resource.WithTelemetrySDK(), resource.WithFromEnv())
+	all, _ := resource.New(ctx, resource.WithAttributes(semconv.ServiceName(service)), resource.WithTelemetrySDK(), resource.WithFromEnv())
 	return all
 }
 

@@ -28,7 +28,6 @@ var shared = sync.OnceValues(connect)
 type server struct {
 	admin    *pgxpool.Pool // on a database that is no template
 	url      func(database string) string
-	strategy string                 // of create database
 	migrated func() (string, error) // the name of the template with every migration
 
 	mu   sync.Mutex
@@ -47,30 +46,20 @@ func connect() (*server, error) {
 			return nil, err
 		}
 		testrun.AtEnd(started.Close)
-		address, s.url = started.URL("postgres"), started.URL
-	} else {
-		parsed, err := url.Parse(address)
-		if err != nil || parsed.Scheme != "postgres" && parsed.Scheme != "postgresql" {
-			return nil, errors.New("TEST_DATABASE_URL is no address of the form postgres://user@host/database")
-		}
-		s.url = func(database string) string {
-			other := *parsed
-			other.Path, other.RawPath = "/"+database, ""
-			return other.String()
-		}
+		address = started.URL("postgres")
 	}
-	var err error
+	parsed, err := url.Parse(address)
+	if err != nil || parsed.Scheme != "postgres" && parsed.Scheme != "postgresql" {
+		return nil, errors.New("TEST_DATABASE_URL is no address of the form postgres://user@host/database")
+	}
+	s.url = func(database string) string {
+		other := *parsed
+		other.Path, other.RawPath = "/"+database, ""
+		return other.String()
+	}
 	s.admin, err = pgxpool.New(context.Background(), address)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the server for tests: %w", err)
-	}
-	var durable string
-	if err := s.admin.QueryRow(context.Background(), `show fsync`).Scan(&durable); err != nil {
-		s.admin.Close()
-		return nil, fmt.Errorf("connect to the server for tests: %w", err)
-	}
-	if durable == "off" { // then to copy files costs half of what it costs to log them; else two checkpoints
-		s.strategy = " strategy file_copy"
 	}
 	testrun.AtEnd(func() error {
 		var errs []error
@@ -118,11 +107,11 @@ const (
 	uniqueViolation   = "23505"
 )
 
-// create clones a template under a new name. If sessions are connected to the template,
-// the server waits a few seconds for their end.
+// create clones a template under a new name. If sessions are connected to the template, the server
+// waits a few seconds for their end. Without fsync, to copy files costs half of what it costs to log them.
 func (s *server) create(ctx context.Context, template string) (name string, err error) {
 	name = "payonce_test_" + strings.ToLower(rand.Text())
-	if _, err := s.admin.Exec(ctx, "create database "+name+" template "+template+s.strategy); err != nil {
+	if _, err := s.admin.Exec(ctx, "create database "+name+" template "+template+" strategy file_copy"); err != nil {
 		return "", fmt.Errorf("create the database %s: %w", name, err)
 	}
 	return name, nil

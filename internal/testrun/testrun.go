@@ -37,11 +37,7 @@ const prefix = "payonce-test-"
 
 // parallel is how many parallel tests of a package run at a time on few
 // processors: what they mostly do is wait for the database and for each other.
-// The tests of short mode wait less.
-const (
-	parallel      = 6
-	parallelShort = 3
-)
+const parallel = 6
 
 var (
 	endings   []func() error
@@ -66,12 +62,7 @@ func Main(m *testing.M) {
 
 func run(m *testing.M) int {
 	if f := flag.Lookup("test.parallel"); f != nil && f.Value.String() == f.DefValue {
-		flag.Parse() // testing.Short needs it
-		n := parallel
-		if testing.Short() {
-			n = parallelShort
-		}
-		_ = f.Value.Set(strconv.Itoa(max(n, runtime.GOMAXPROCS(0)))) // a number it takes
+		_ = f.Value.Set(strconv.Itoa(max(parallel, runtime.GOMAXPROCS(0)))) // a number it takes
 	}
 	folder, err := makeFolder()
 	if err != nil {
