@@ -28,8 +28,7 @@ func Fingerprint(parts ...[]byte) []byte {
 //
 // The order of members, white space and the spelling of a character do not matter. A number is its text: 1 and 1.0
 // are two. Readers disagree about invalid UTF-8, half of a surrogate pair and a repeated member: each of them is an
-// error, as is what is deeper than 100 values within values. Who encodes a value must refuse invalid UTF-8 first:
-// encoding/json replaces it, so that two values become one text.
+// error, as is what is deeper than 100 values within values.
 //
 // Such a key is the last resort, for senders that give none: two intended orders of the same article are one, and
 // a member that changes with each sending, such as a time, makes them two. If the key becomes the id of a
@@ -42,8 +41,14 @@ func Content(source string, text []byte) (key string, request Request, err error
 	return "content.v2:" + hex.EncodeToString(request.Fingerprint), request, nil
 }
 
-// maxDepth bounds how deep values lie within values: canonical JSON costs the depth times the size.
-const maxDepth = 100
+const (
+	maxDepth = 100 // of values within values: canonical JSON costs the depth times the size
+
+	// The bounds of pointers, in bytes but for their number: each pointer repeats the names above its member.
+	maxCompared      = 128 << 10
+	maxPointers      = 100
+	maxPointerLength = 1000
+)
 
 // canonicalOf returns the form of RFC 8785, but a number keeps its text, which a float64 would round.
 func canonicalOf(text []byte) (canonical jsontext.Value, err error) {
@@ -58,17 +63,10 @@ func canonicalOf(text []byte) (canonical jsontext.Value, err error) {
 	return canonical, err
 }
 
-// The bounds of pointers, in bytes but for their number: each pointer repeats the names above its member.
-const (
-	maxCompared      = 128 << 10
-	maxPointers      = 100
-	maxPointerLength = 1000
-)
-
 // pointers returns the JSON Pointers (RFC 6901) to the deepest members in which two JSON texts differ, sorted. A
 // member that only one of them has is pointed at itself, an element of an array by its index.
 func pointers(a, b []byte) (found []string) {
-	if max(len(a), len(b)) > maxCompared {
+	if min(len(a), len(b)) == 0 || max(len(a), len(b)) > maxCompared {
 		return nil
 	}
 	inA, inB := valuesOf(a), valuesOf(b)

@@ -3,7 +3,6 @@ package idempotency_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -83,18 +82,18 @@ func ExampleReceive() {
 				b.Queue(`insert into sales (item) values ($1)`, item)
 				return idempotency.Answer{StatusCode: http.StatusCreated, Body: []byte(item + " is sold")}, nil
 			})
-		if reused, ok := errors.AsType[*idempotency.ReusedError](err); ok {
-			fmt.Println(err, reused.Pointers)
+		if err != nil {
+			fmt.Println(err, outcome.Differs)
 			return
 		}
-		fmt.Println(outcome.StatusCode, string(outcome.Body), outcome.Replayed, err)
+		fmt.Println(outcome.StatusCode, string(outcome.Body), outcome.Replayed)
 	}
 	sell("k1", "mug")
 	sell("k1", "mug")
 	sell("k1", "teapot")
 	// Output:
-	// 201 mug is sold false <nil>
-	// 201 mug is sold true <nil>
+	// 201 mug is sold false
+	// 201 mug is sold true
 	// the key was used for another request [/item]
 }
 
@@ -103,8 +102,8 @@ func ExampleReceive() {
 func ExampleNaturalKey() {
 	made := time.Date(2026, 1, 31, 10, 59, 59, 0, time.UTC)
 	fmt.Println(idempotency.NaturalKey("charge", 1, "order-17"))
-	fmt.Println(idempotency.NaturalKey("report", 1, "acme", idempotency.Window(made, time.Hour)))
+	fmt.Println(idempotency.NaturalKey("report", 1, "acme", made.Format("2006-01-02T15")))
 	// Output:
 	// order-17:charge:v1 <nil>
-	// acme:20260131T100000Z-1h0m0s:report:v1 <nil>
+	// acme:2026-01-31T10:report:v1 <nil>
 }

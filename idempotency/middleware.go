@@ -12,21 +12,10 @@ import (
 	"maps"
 	"mime"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
-)
-
-// Headers of keyed requests and responses.
-const (
-	HeaderKey      = "Idempotency-Key"
-	HeaderReplayed = "Idempotent-Replayed" // "true" on a replay
-
-	headerContentType = "Content-Type"
-	headerLocation    = "Location"
 )
 
 // HTTPOptions of Middleware. The zero value is usable.
@@ -39,7 +28,7 @@ type HTTPOptions struct {
 	// Fingerprint returns the same bytes for requests that are the same, see Middleware for the default. Where
 	// clients compress, or sign each sending, leave out what is new in a retry.
 	Fingerprint func(r *http.Request, body []byte) []byte
-	// MaxBytes bounds a request and a response, which are held in memory; 1 MiB if zero.
+	// MaxBytes bounds the body of a request, which is held in memory as its response is; 1 MiB if zero.
 	MaxBytes int
 	// Error writes the responses of the middleware itself; as RFC 9457 says if nil. It may choose another status.
 	Error func(w http.ResponseWriter, r *http.Request, status int, err error)
@@ -55,10 +44,11 @@ func Tx(ctx context.Context) pgx.Tx {
 }
 
 // Middleware carries out each POST and PATCH under an Idempotency-Key once
-// (draft-ietf-httpapi-idempotency-key-header) and replays its status, headers and body, byte for byte. The key, the
-// handler's writes through Tx and the response are one transaction, and the response is sent after its COMMIT. A
-// response of 400 or above undoes the handler's writes; it is stored unless it is a 5xx, or one that the same request
-// may pass later (401, 403, 408, 409, 425, 429): then the key is free. A panic rolls back and goes on.
+// (draft-ietf-httpapi-idempotency-key-header) and replays its status, headers and body, byte for byte, with
+// Idempotent-Replayed: true. The key, the handler's writes through Tx and the response are one transaction, and the
+// response is sent after its COMMIT. A response of 400 or above undoes the handler's writes; it is stored unless it is
+// a 5xx, or one that the same request may pass later (401, 403, 408, 409, 425, 429): then the key is free. A panic
+// rolls back and goes on.
 //
 // Without a Fingerprint, requests are the same if method, path, query, media type and body are: a body of JSON as
 // Content compares it, a multipart body but for the boundary.
@@ -69,8 +59,7 @@ func Tx(ctx context.Context) pgx.Tx {
 //
 // Middleware itself answers 400 for a key that is missing or malformed, 409 in flight, 410 expired, 413 for a body
 // that is too large, 422 for a key of another request, 503 for ErrUnknown, and 500 for a response that no replay
-// could repeat: it is larger than MaxBytes, has a Content-Encoding or a header that is not UTF-8, or the handler
-// wrote none. Nothing is stored then.
+// could repeat: it has a Content-Encoding or a header that is not UTF-8, or the handler wrote none. It stores none of these.
 //
 // Compression belongs around Middleware: a stored gzip body would be replayed to a client that cannot read it. So
 // does http.TimeoutHandler, since a handler must not use Tx after it returns. Nothing may read the body before. It is
@@ -87,29 +76,26 @@ func Middleware(db Beginner, o HTTPOptions) func(http.Handler) http.Handler {
 		o.Error = writeProblem
 	}
 	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.Method != http.MethodPost && r.Method != http.MethodPatch {
-				next.ServeHTTP(w, r)
-				return
-			}
-			o.serve(db, w, r, next)
-		})
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { o.serve(db, w, r, next) })
 	}
 }
 
 func (o HTTPOptions) serve(db Beginner, w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if r.Method != http.MethodPost && r.Method != http.MethodPatch {
+		next.ServeHTTP(w, r)
+		return
+	}
 	var first *recorder // the handler's response, if it ran
 	var result Result
 	var body []byte
-	key := Key{Scope: o.Scope(r), Operation: "HTTP"} // for all methods: another one under a key is another request
-	value, err := ParseKey(r.Header.Values(HeaderKey))
-	key.Value = value
+	value, err := ParseKey(r.Header.Values("Idempotency-Key"))
+	key := Key{Scope: o.Scope(r), Operation: "HTTP", Value: value} // for all methods: another one under a key is another request
 	if err == nil {
 		body, err = o.readBody(w, r)
 	}
 	if err == nil {
 		result, err = o.inTransaction(r.Context(), db, key, Request{Fingerprint: o.Fingerprint(r, body)}, func(ctx context.Context, tx pgx.Tx) (Answer, error) {
-			first = &recorder{header: http.Header{}, most: o.MaxBytes}
+			first = &recorder{header: http.Header{}}
 			inner := r.WithContext(context.WithValue(ctx, txKey{}, tx))
 			inner.Body = io.NopCloser(bytes.NewReader(body))
 			next.ServeHTTP(first, inner)
@@ -127,7 +113,7 @@ func (o HTTPOptions) serve(db Beginner, w http.ResponseWriter, r *http.Request, 
 		maps.Copy(w.Header(), result.Header) // of an expired answer
 		o.Error(w, r, status, err)
 	default:
-		w.Header().Set(HeaderReplayed, "true")
+		w.Header().Set("Idempotent-Replayed", "true")
 		send(w, result.Answer)
 	}
 }
@@ -153,7 +139,7 @@ func (o HTTPOptions) readBody(w http.ResponseWriter, r *http.Request) ([]byte, e
 
 // fingerprintOf is the default of HTTPOptions.Fingerprint.
 func fingerprintOf(r *http.Request, body []byte) []byte {
-	media, parameters, _ := mime.ParseMediaType(r.Header.Get(headerContentType)) // empty if it is none
+	media, parameters, _ := mime.ParseMediaType(r.Header.Get("Content-Type")) // empty if it is none
 	switch {
 	case media == "application/json" || strings.HasSuffix(media, "+json"):
 		if canonical, err := canonicalOf(body); err == nil {
@@ -162,19 +148,13 @@ func fingerprintOf(r *http.Request, body []byte) []byte {
 	case strings.HasPrefix(media, "multipart/"): // what lies between the boundaries, which are new in each sending
 		body = Fingerprint(bytes.Split(append([]byte("\r\n"), body...), []byte("\r\n--"+parameters["boundary"]))...)
 	}
-	query := r.URL.RawQuery
-	if values, err := url.ParseQuery(query); err == nil {
-		query = values.Encode()
-	}
-	return Fingerprint([]byte("http.v2"), []byte(r.Method), []byte(r.URL.EscapedPath()), []byte(query), []byte(media), body)
+	return Fingerprint([]byte("http.v2"), []byte(r.Method), []byte(r.URL.EscapedPath()), []byte(r.URL.RawQuery), []byte(media), body)
 }
 
 // recorder holds a response until its transaction has committed.
 type recorder struct {
 	header http.Header
 	sent   Answer // its status is 0 until it is written, its header as it was then: changes come too late
-	most   int    // bytes of the body
-	err    error  // why it cannot be stored
 }
 
 // Header returns the headers to be sent.
@@ -190,10 +170,6 @@ func (w *recorder) WriteHeader(status int) {
 // Write holds a part of the body.
 func (w *recorder) Write(part []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
-	if len(w.sent.Body)+len(part) > w.most {
-		w.err = fmt.Errorf("%w: it has more than %d bytes", errNotStorable, w.most)
-		return 0, w.err
-	}
 	w.sent.Body = append(w.sent.Body, part...)
 	return len(part), nil
 }
@@ -204,18 +180,13 @@ func (w *recorder) answer() (Answer, error) {
 	a.Header = maps.Clone(a.Header)
 	a.Header.Del("Set-Cookie")
 	a.Header.Del("Date")
-	text := fmt.Sprint(a.Header)
 	switch {
-	case w.err != nil:
-		return a, w.err
 	case a.StatusCode == 0:
 		return a, fmt.Errorf("%w: the handler wrote none", errNotStorable)
 	case a.StatusCode >= http.StatusInternalServerError, slices.Contains(passLater, a.StatusCode):
 		return a, errNotStored
 	case a.Header["Content-Encoding"] != nil:
 		return a, fmt.Errorf("%w: it is encoded, which belongs around the middleware", errNotStorable)
-	case !utf8.ValidString(text), strings.Contains(text, "\x00"):
-		return a, fmt.Errorf("%w: a header is not UTF-8", errNotStorable)
 	}
 	return a, nil
 }
@@ -262,5 +233,5 @@ func writeProblem(w http.ResponseWriter, _ *http.Request, status int, err error)
 		w.Header().Set("Retry-After", "1")
 	}
 	body, _ := json.Marshal(map[string]any{"type": "about:blank", "title": title, "status": status}) // it can always be encoded
-	send(w, Answer{StatusCode: status, Header: http.Header{headerContentType: {"application/problem+json"}}, Body: append(body, '\n')})
+	send(w, Answer{StatusCode: status, Header: http.Header{"Content-Type": {"application/problem+json"}}, Body: append(body, '\n')})
 }

@@ -276,7 +276,7 @@ func anotherLock(t *testing.T, e entry) {
 func refusals(t *testing.T, e entry) {
 	t.Helper()
 	db, calls := testdb.Reused(t), 0
-	for _, c := range []call{{key: strings.Repeat("k", 256)}, {key: "ключ"}, {scope: strings.Repeat("s", 256)}, {scope: "\xff"}, {scope: "a\x00"}} {
+	for _, c := range []call{{key: strings.Repeat("k", 256)}, {key: "ключ"}, {scope: strings.Repeat("s", 511)}, {scope: "\xff"}, {scope: "a\x00"}} {
 		c.work = func(func(string) error) (string, error) { calls++; return "", nil }
 		wantError(t, e.do(t.Context(), on(db), c), idempotency.ErrInvalid)
 	}

@@ -44,8 +44,8 @@ const (
 
 // Work carries out a request: it queues its writes on the batch and returns the answer, which the same batch stores.
 // It must not write elsewhere or queue transaction control. The answer cannot depend on what its statements return:
-// it is stored before they run. It is called again after each lost race, with an empty batch and the same now, which
-// is the database's time. One of these calls is committed, or none. An error commits nothing and leaves the key free.
+// it is stored before they run. It is called again after each lost race, with an empty batch and the database's time.
+// One of these calls is committed, or none. An error commits nothing and leaves the key free.
 type Work func(ctx context.Context, b *pgx.Batch, now time.Time) (Answer, error)
 
 // Receive replays the answer of the key, or commits the work in one batch that begins with the claim of the key: in
@@ -54,11 +54,9 @@ type Work func(ctx context.Context, b *pgx.Batch, now time.Time) (Answer, error)
 // Errors: ErrInvalid for the key, ErrReused, ErrExpired, ErrInFlight, ErrUnknown, what work returned, and what the
 // database refused. After ErrInFlight and ErrUnknown the same request finds out what happened. After ErrExpired the
 // work was done, and its answer is gone. After any other error nothing was.
-//
-// If we die here: before the commit nothing is stored and the same request runs from the start; after it the same
-// request is answered from the key. Test: TestPromises.
 func Receive(ctx context.Context, db groupcommit.DB, key Key, request Request, o Options, work Work) (Result, error) {
-	return o.replayOrTry(ctx, db, key, request, func(now, expires time.Time, retry bool) (Answer, error) {
+	tries := 0
+	return o.replayOrTry(ctx, db, key, request, func(now, expires time.Time) (Answer, error) {
 		writes := &pgx.Batch{}
 		answer, err := work(ctx, writes, now)
 		if err != nil {
@@ -67,7 +65,7 @@ func Receive(ctx context.Context, db groupcommit.DB, key Key, request Request, o
 		b := &pgx.Batch{}
 		Claim(b, key, request, answer, expires) // a taken key refuses the batch before it writes
 		b.QueuedQueries = append(b.QueuedQueries, writes.QueuedQueries...)
-		if retry { // it may collide again, and its whole group would be refused: it has a transaction of its own
+		if tries++; tries > 1 { // it may collide again, and its whole group would be refused: it has a transaction of its own
 			b.Queue(`-- idempotency.Receive
 select`) // a statement that is not declared (groupcommit.Statement) keeps the batch out of a group
 		}
@@ -80,71 +78,53 @@ type workError struct{ error }
 
 func (e workError) Unwrap() error { return e.error }
 
-// replayOrTry is the idempotent receiver: it reads the key, and replays its answer or tries the work, until the key
-// has an answer or no other try may help (verdict). After maxTries the error is ErrUnknown. try commits the work and
-// its answer, or returns why it did not; retry says that there was a try before.
-func (o Options) replayOrTry(ctx context.Context, q groupcommit.Querier, key Key, request Request, try func(now, expires time.Time, retry bool) (Answer, error)) (Result, error) {
+// replayOrTry is the idempotent receiver: it reads the key, and replays its answer or tries the work, until the key has
+// an answer or no other try may help. try commits the work and its answer, or returns why it did not.
+func (o Options) replayOrTry(ctx context.Context, q groupcommit.Querier, key Key, request Request, try func(now, expires time.Time) (Answer, error)) (Result, error) {
 	if err := key.validate(); err != nil {
 		return Result{}, err
 	}
-	var now time.Time     // the same for all tries, of which one commits
-	maybeDurable := false // a try before has an unknown outcome
-	retry := false
+	maybeDurable := false                                    // a try before has an unknown outcome
 	began, wait := time.Now(), cmp.Or(o.Wait, 5*time.Second) //nolint:forbidigo // they decide only how long a rival is waited for
 	for tries := 0; ; {
 		state, err := o.ReadKey(ctx, q, key)
 		wasRead := err == nil
 		if wasRead && state.Found {
-			return state.Replay(request)
+			return state.replay(request)
 		}
 		if wasRead {
-			now = cmp.Or(now, state.Now)
-			expires := now.Add(cmp.Or(max(o.Retention, 0), 24*time.Hour)).Truncate(time.Second)
+			expires := state.Now.Add(cmp.Or(max(o.Retention, 0), 24*time.Hour)).Truncate(time.Second)
 			var answer Answer
-			if answer, err = try(now, expires, retry); err == nil {
+			if answer, err = try(state.Now, expires); err == nil {
 				return Result{Answer: answer, ExpiresAt: expires}, nil
 			}
-			maybeDurable, retry = maybeDurable || groupcommit.OutcomeOf(err) == groupcommit.Unknown, true
 		}
-		left := wait - time.Since(began) //nolint:forbidigo // as above
-		cost, failed := o.verdict(err, wasRead, maybeDurable, left)
-		if failed != nil {
-			return Result{}, failed
-		}
+		outcome := groupcommit.OutcomeOf(err)
+		maybeDurable = maybeDurable || wasRead && outcome == groupcommit.Unknown
 		pause := rand.N(time.Duration(min(tries+1, 5)) * 20 * time.Millisecond) //nolint:gosec // jitter, so that rivals do not meet again
-		if cost == 0 {
+		left := wait - time.Since(began)                                        //nolint:forbidigo // as above
+		switch work, ofWork := errors.AsType[workError](err); {
+		case ofWork:
+			return Result{}, errorAfter(maybeDurable, work.error)
+		case isInFlight(err) && left <= 0:
+			return Result{}, errorAfter(maybeDurable, ErrInFlight)
+		case isInFlight(err): // a rival's commit, or that of a try before, goes on
 			pause = min(pause+rivalPause, left)
+		case wasRead && (groupcommit.Constraint(err) == onceConstraint || outcome == groupcommit.Locked ||
+			o.IsConflict != nil && o.IsConflict(err)): // a rival was first
+			tries++
+		case outcome == groupcommit.Refused, errors.Is(err, groupcommit.ErrNotSent): // ErrNotSent: it used up its time in the queue
+			return Result{}, errorAfter(maybeDurable || !wasRead, err)
+		default: // no answer, or no server
+			tries += failureTries
 		}
-		tries += cost
 		if tries >= maxTries || !loop.Pause(ctx, pause, nil) {
 			return Result{}, errorAfter(true, cmp.Or(context.Cause(ctx), err))
 		}
 	}
 }
 
-// verdict decides what follows a read or a try that failed: the error of the request; or another try, and what that
-// costs of maxTries. left is what is left of Wait.
-func (o Options) verdict(err error, wasRead, maybeDurable bool, left time.Duration) (cost int, failed error) {
-	outcome := groupcommit.OutcomeOf(err)
-	switch work, ofWork := errors.AsType[workError](err); {
-	case ofWork:
-		return 0, errorAfter(maybeDurable, work.error)
-	case !wasRead && outcome == groupcommit.Refused: // the key may have an answer
-		return 0, errorAfter(true, err)
-	case isInFlight(err) && left <= 0:
-		return 0, errorAfter(maybeDurable, ErrInFlight)
-	case isInFlight(err): // a rival's commit, or that of a try before, goes on
-		return 0, nil
-	case wasRead && (groupcommit.Constraint(err) == onceConstraint || o.IsConflict != nil && o.IsConflict(err) || outcome == groupcommit.Locked): // a rival was first
-		return 1, nil
-	case outcome == groupcommit.Refused, errors.Is(err, groupcommit.ErrNotSent): // ErrNotSent: it used up its time in the queue
-		return 0, errorAfter(maybeDurable, err)
-	}
-	return failureTries, nil // no answer, or no server
-}
-
-// ReadKey reads a key by Read, as a replay does. If groupcommit.OutcomeOf(err) is Refused, reading again does not help:
-// a read that has used up its time counts as refused.
+// ReadKey reads a key by Read. A read that has used up its time counts as refused: reading again does not help.
 func (o Options) ReadKey(ctx context.Context, q groupcommit.Querier, key Key) (KeyState, error) {
 	read := o.Read
 	if read == nil {

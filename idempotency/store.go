@@ -15,8 +15,7 @@ import (
 //go:embed schema.sql
 var schema string
 
-// Schema returns the SQL that creates idempotency_keys in the first schema of the search_path. goose and psql
-// apply it as it is, once, in a transaction. It has no way down.
+// Schema returns the SQL of idempotency_keys, in the first schema of the search_path: a migration for goose or psql.
 func Schema() string { return schema }
 
 // insertAnswer is a plain insert: `on conflict do nothing` would let the rest of the batch run.
@@ -45,12 +44,9 @@ func Claim(b *pgx.Batch, key Key, r Request, a Answer, expires time.Time) {
 // nonNull is a value that pgx does not send as null, also if it is nil.
 func nonNull(value []byte) []byte { return append([]byte{}, value...) }
 
-// headers is the stored form of the headers.
+// headers is the stored form of the headers, which the server refuses where one is no text.
 func (a Answer) headers() string {
-	if len(a.Header) == 0 {
-		return "{}"
-	}
-	text, _ := json.Marshal(a.Header) // the server refuses what is no text
+	text, _ := json.Marshal(a.Header)
 	return string(text)
 }
 
@@ -70,16 +66,16 @@ const selectKeys = `
 -- idempotency.selectKeys
 select asked.n,
        c.now,
-       k.key is not null                     as found,
-       coalesce(k.fingerprint, '')           as fingerprint,
+       k.key is not null                         as found,
+       coalesce(k.fingerprint, '')               as fingerprint,
        k.request,
-       coalesce(k.status_code, 0)            as status_code,
-       nullif(k.headers, '{}')               as headers,
-       coalesce(k.body, '')                  as body,
-       coalesce(k.created_at, c.now)         as created_at,
-       coalesce(k.expires_at, c.now)         as expires_at,
+       coalesce(k.status_code, 0)                as status_code,
+       coalesce(nullif(k.headers, '{}'), 'null') as headers,
+       coalesce(k.body, '')                      as body,
+       coalesce(k.created_at, c.now)             as created_at,
+       coalesce(k.expires_at, c.now)             as expires_at,
        coalesce(k.expires_at <= c.now
-                or k.body is null, false)    as expired
+                or k.body is null, false)        as expired
   from (select clock_timestamp() as now) as c
  cross join unnest($1::text[], $2::text[], $3::text[]) with ordinality as asked(scope, operation, value, n)
   left join lateral (
@@ -93,8 +89,7 @@ select asked.n,
             offset 0) as k
     on true`
 
-// ReadKey reads the state of a key, which survives a failover. It writes only if the key is found and commits wait
-// for a standby.
+// ReadKey reads the state of a key, which survives a failover.
 func ReadKey(ctx context.Context, q groupcommit.Querier, key Key) (KeyState, error) {
 	state := KeyState{Key: key}
 	args, scan := keysQuery([]*KeyState{&state})
@@ -125,9 +120,7 @@ func keysQuery(states []*KeyState) (args []any, scan func(pgx.Rows) error) {
 			&n, &s.Now, &s.Found, &s.Fingerprint, &s.Canonical, &s.StatusCode, &header, &s.Body, &s.CreatedAt, &s.ExpiresAt, &s.Expired,
 		}, func() (err error) {
 			s.Key, s.Header = states[n-1].Key, nil
-			if header != nil {
-				err = json.Unmarshal(header, &s.Header)
-			}
+			err = json.Unmarshal(header, &s.Header)
 			*states[n-1] = s
 			return err
 		})
@@ -157,12 +150,8 @@ update idempotency_keys
 returning 1`
 
 // ExpireKeys turns up to limit expired keys into tombstones and returns their number: it deletes answer and request,
-// and keeps what tells a reuse apart. It changes no answer, since a key expires by its time. Several processes may
-// call it at once. Call it now and then, until it returns fewer than limit. To forget a key, delete its row when no
-// client can send it again.
-//
-// If we die here: either its rows are tombstones, or the next ExpireKeys finds them.
-// Test: TestExpireKeys.
+// and keeps what tells a reuse apart. Several processes may call it at once. Call it now and then, until it returns
+// fewer than limit. To forget a key, delete its row when no client can send it again.
 func ExpireKeys(ctx context.Context, q groupcommit.Querier, limit int) (int, error) {
 	rows, _ := q.Query(ctx, expireKeys, limit) // they have the error too
 	expired, err := pgx.CollectRows(rows, pgx.RowTo[int])

@@ -114,11 +114,11 @@ func post(ctx context.Context, db database, c call) (s seen) {
 	}))
 	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/pay", bytes.NewBufferString(c.request))
 	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set(idempotency.HeaderKey, c.key)
+	r.Header.Set("Idempotency-Key", c.key)
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, r)
 	if s.Err == nil {
-		s.Answer, s.Replayed = strings.Trim(w.Body.String(), `"`), w.Header().Get(idempotency.HeaderReplayed) == "true"
+		s.Answer, s.Replayed = strings.Trim(w.Body.String(), `"`), w.Header().Get("Idempotent-Replayed") == "true"
 	}
 	return s
 }

@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
+	"maps"
 	"net/http"
 	"regexp"
 	"slices"
@@ -59,8 +61,9 @@ func keyed[T any](
 		if !outcome.ExpiresAt.IsZero() {
 			h.Set(headerExpires, outcome.ExpiresAt.UTC().Format(http.TimeFormat))
 		}
-		if location := outcome.Header.Get(echo.HeaderLocation); location != "" {
-			h.Set(echo.HeaderLocation, location)
+		maps.Copy(h, outcome.Header) // of an expired answer its Location
+		if errors.Is(err, idempotency.ErrReused) {
+			return reused(outcome.Differs)
 		}
 		if err != nil {
 			return err

@@ -140,6 +140,7 @@ var refusals = slices.Concat(ofCharges, []refusal{
 	{echo.ErrStatusRequestEntityTooLarge, errTooLarge},
 	{idempotency.ErrMissing, errKeyMissing},
 	{idempotency.ErrInvalid, errKeyInvalid},
+	{idempotency.ErrReused, errKeyReused},
 	{idempotency.ErrExpired, errKeyExpired},
 	{idempotency.ErrInFlight, errKeyInUse},
 })
@@ -212,9 +213,6 @@ func (a *API) problem(err error, c echo.Context) {
 func (a *API) classify(err error) problem {
 	if p, ok := errors.AsType[problem](err); ok {
 		return p
-	}
-	if differs, ok := errors.AsType[*idempotency.ReusedError](err); ok {
-		return reused(differs.Pointers)
 	}
 	p, found := problemOf(err, refusals)
 	switch {
