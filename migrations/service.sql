@@ -412,6 +412,7 @@ grant execute on function names_an_article_twice to payonce_api;
 -- What JSON says is asked by paths, since each insert sets up every function of the policy anew.
 create policy request on ledger_events for insert to payonce_api
   with check (merchant_id = current_setting('payonce.merchant', true)
+              and version >= 1
               and (version = 1) = (type = 'charge.requested.v1')
               and data - case type
                            when 'charge.requested.v1'
@@ -431,7 +432,7 @@ create policy request on ledger_events for insert to payonce_api
                                     $.amount.type() != "number"  || $.fee.type() != "number"   || $.fee < 0 || $.fee > $.amount    ||
                                     $.notify.type() != "boolean" || $.one_charge_per_order.type() != "boolean"                     ||
                                     $.steps.type()  != "array"   || $.steps[*].type()    != "string"                               ||
-                                    $.skipped.type()  != "array" || $.skipped[*].type()  != "string"                               ||
+                                    $.skipped.type()  != "array" || $.skipped[*].type()  != "string" || $.skipped[*] == "payment"   ||
                                     $.metadata.type() != "object" || $.metadata.*.type() != "string"                               ||
                                     $.items.type() != "array" || $.items[*].type() != "object" || $.items[*].sku.type() != "string" ||
                                     exists($.items[*].keyvalue() ? (@.key != "sku" && @.key != "quantity"))                        ||
@@ -449,7 +450,7 @@ create policy request on ledger_events for insert to payonce_api
               and case version
                     when 1
                     then data ->> 'merchant_id' = merchant_id
-                     and data ->> 'reference' like 'ref_' || left(encode(sha256(convert_to(merchant_id, 'UTF8')), 'hex'), 16) || '%'
+                     and data ->> 'reference' like 'ref\_' || left(encode(sha256(convert_to(merchant_id, 'UTF8')), 'hex'), 16) || '%'
                      and length(data ->> 'reference') <= 100
                      and length(data ->> 'order_id') <= 255
                      and coalesce(length(data ->> 'return_url') <= 2048, true)
@@ -459,7 +460,7 @@ create policy request on ledger_events for insert to payonce_api
                     else coalesce(length(data ->> 'refund_id') <= 255, true)
                   end
               and pg_column_size(data || '{}') + pg_column_size(metadata || '{}') <= case version when 1 then 262144 else 4096 end
-              and metadata @@ '$.actor == "api" && !($.*.type() != "string")'
+              and metadata @@ '$.type() == "object" && $.actor == "api" && !($.*.type() != "string")'
               and length(stream_id) <= 64
               and length(merchant_id) between 1 and 255
               and not webhook
