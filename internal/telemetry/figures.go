@@ -28,7 +28,7 @@ const figuresUp = "payonce_figures_up"
 var allFigures = []Metric{
 	{figuresUp, gauge, "1 if the gauges below could be read from the database, else 0.", nil},
 	{"payonce_inbox_messages", gauge, "Messages in the inbox that are not finished. pending: due. waiting: due later, such as after an outage of the provider. running: a worker has claimed it. dead: a dead letter. 100000 means at least so many.", []Label{{Name: "receiver"}, {Name: "status"}}},
-	{"payonce_inbox_oldest_age_seconds", gauge, "Time since the oldest open message that is first of its key was received, or is due again after a service said that it takes long.", []Label{{Name: "receiver"}}},
+	{"payonce_inbox_oldest_age_seconds", gauge, "Time since the oldest pending or running message was received, or since it is due again after a wait for a service that said that it takes long.", []Label{{Name: "receiver"}}},
 	{"payonce_outbox_unread_messages", gauge, "Messages in the outbox, which their reader has not acknowledged. 100000 means at least so many.", []Label{{Name: "topic"}}},
 	{"payonce_outbox_unread_age_seconds", gauge, "Time since the oldest message in the outbox was stored.", []Label{{Name: "topic"}}},
 	{"payonce_paused", gauge, "What operators have paused: a receiver, 1, or merchants, how many.", []Label{{Name: "what"}}},
@@ -117,8 +117,9 @@ func (f *figures) readAll() (shown []prometheus.Metric, err error) {
 }
 
 // selectBacklog reads the queues of the inbox. Each part has a partial index, so finished messages
-// cost nothing. A message whose wait has NoDeadline (inbox.WaitError) is as old as the wait is overdue.
-// Those behind another one of their key are no older than that.
+// cost nothing. Of a longer queue it reads those that are due first, among which the oldest are. A
+// message that is first of its key and whose wait has NoDeadline (inbox.WaitError), and those behind
+// it, are as old as its wait is overdue.
 const selectBacklog = `
 -- telemetry.selectBacklog
 with found as (
@@ -128,24 +129,38 @@ with found as (
          extract(epoch from clock_timestamp() - min(m.since)) as oldest
     from unnest($1::text[]) as r(receiver)
    cross join lateral (
-           (select case when status = 'pending' and due_at > clock_timestamp() then 'waiting' else status end as status,
+           (select case when due_at > clock_timestamp() then 'waiting' else status end as status,
                    greatest(received_at, case when waits > 0 and waiting_since is null then due_at end) as since
               from inbox
              where receiver = r.receiver
+               and status = 'pending'
                and first
-               and status <> 'dead'
-             order by ordering_key
+             order by due_at, id
              limit $2)
            union all
-           (select status, null
+           (select b.status,
+                   greatest(b.received_at, case when f.waits > 0 and f.waiting_since is null then f.due_at end)
+              from (select status, received_at, ordering_key
+                      from inbox
+                     where receiver = r.receiver
+                       and status = 'pending'
+                       and not first
+                     order by ordering_key, id
+                     limit $2) b
+              left join inbox f
+                on f.receiver = r.receiver
+               and f.ordering_key = b.ordering_key
+               and f.first)
+           union all
+           (select status,
+                   greatest(received_at, case when waits > 0 and waiting_since is null then due_at end)
               from inbox
              where receiver = r.receiver
-               and status = 'pending'
-               and not first
-             order by ordering_key, id
+               and status = 'running'
+             order by holder
              limit $2)
            union all
-           (select status, null
+           (select status, received_at
               from inbox
              where receiver = r.receiver
                and status in ('dead', 'discarded')
@@ -161,7 +176,9 @@ select 'payonce_inbox_messages', array[r.receiver, s.status], coalesce(f.message
  union all
 select 'payonce_inbox_oldest_age_seconds', array[r.receiver], coalesce(greatest(max(f.oldest), 0), 0)::float8
   from unnest($1::text[]) as r(receiver)
-  left join found f using (receiver)
+  left join found f
+    on f.receiver = r.receiver
+   and f.status <> 'dead'
  group by r.receiver`
 
 // selectUnread counts the messages of a topic. One that was received is deleted.
