@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"time"
 
 	"github.com/xi2/xz"
 )
@@ -23,6 +24,10 @@ const (
 	downloaded = "17.11.0"
 	// mavenCentral is where it comes from unless POSTGRES_BINARIES_URL names a mirror.
 	mavenCentral = "https://repo1.maven.org/maven2"
+	// largestArchive bounds what is read before its checksum is known.
+	largestArchive = 256 << 20 // bytes
+	// downloadTimeout ends a download that does not advance.
+	downloadTimeout = 10 * time.Minute
 )
 
 // archiveSums are the SHA-256 of the archives of Maven Central, by platform. A repository
@@ -54,7 +59,11 @@ func (m machine) download(ctx context.Context, a account) (installation, error) 
 	}
 	artifact := "embedded-postgres-binaries-" + platform()
 	url := fmt.Sprintf("%s/io/zonky/test/postgres/%s/%s/%[2]s-%[3]s.jar", m.repository, artifact, downloaded)
-	folder, err := m.cached("postgresql-"+downloaded+"-"+platform(), func(fresh string) error {
+	runs := func(folder string) error {
+		_, err := inspect(ctx, a, filepath.Join(folder, "bin"))
+		return err
+	}
+	folder, err := m.cached("postgresql-"+downloaded+"-"+platform(), runs, func(fresh string) error {
 		archive, err := fetch(ctx, url, m.archiveSum)
 		if err == nil {
 			err = unpack(ctx, archive, fresh)
@@ -73,6 +82,8 @@ func (m machine) download(ctx context.Context, a account) (installation, error) 
 
 // fetch returns the content of a URL if it has the expected SHA-256.
 func fetch(ctx context.Context, url, wantSum string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, downloadTimeout)
+	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return nil, err
@@ -86,7 +97,7 @@ func fetch(ctx context.Context, url, wantSum string) ([]byte, error) {
 	if response.StatusCode != http.StatusOK {
 		return nil, errors.New("the answer is " + response.Status)
 	}
-	content, err := io.ReadAll(response.Body)
+	content, err := io.ReadAll(io.LimitReader(response.Body, largestArchive))
 	if err != nil {
 		return nil, err
 	}

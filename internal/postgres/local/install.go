@@ -128,12 +128,12 @@ func cacheFolder() string {
 	return folder
 }
 
-// cached returns a folder of the cache. If there is none, it lets fill make one in a folder that does
-// not outlive the process, and renames it, so that a folder is complete or absent. Processes that need
-// it at the same time may each make one, of which the first stays.
-func (m machine) cached(name string, fill func(folder string) error) (string, error) {
+// cached returns a folder of the cache that check accepts. If there is none, it lets fill make one in a
+// folder that does not outlive the process, and renames it, so that a folder is complete or absent.
+// Processes that need it at the same time may each make one, of which one stays.
+func (m machine) cached(name string, check, fill func(folder string) error) (string, error) {
 	final := filepath.Join(m.cache, name)
-	if _, err := os.Stat(final); err == nil {
+	if check(final) == nil {
 		return final, nil
 	}
 	place, err := NewDir(m.cache, "new-")
@@ -146,8 +146,11 @@ func (m machine) cached(name string, fill func(folder string) error) (string, er
 	if err == nil {
 		err = fill(fresh)
 	}
-	if err == nil && os.Rename(fresh, final) != nil {
-		_, err = os.Stat(final) // that of another process
+	if err == nil {
+		err = check(fresh)
+	}
+	if err == nil && os.Rename(fresh, final) != nil && check(final) != nil { // what is there is broken
+		err = errors.Join(os.RemoveAll(final), os.Rename(fresh, final))
 	}
 	return final, err
 }
@@ -158,7 +161,11 @@ var initdbFlags = []string{"--username=postgres", "--auth=trust", "--encoding=UT
 // template returns what initdb makes with an installation, to be copied.
 func (m machine) template(ctx context.Context, a account, i installation) (string, error) {
 	key := sha256.Sum256(fmt.Append(nil, i.bin, i.version, a.uid(), initdbFlags))
-	return m.cached("template-"+hex.EncodeToString(key[:6]), func(fresh string) error {
+	complete := func(folder string) error {
+		_, err := os.Stat(filepath.Join(folder, "global", "pg_control"))
+		return err
+	}
+	return m.cached("template-"+hex.EncodeToString(key[:6]), complete, func(fresh string) error {
 		if err := a.give(fresh); err != nil {
 			return err
 		}

@@ -15,8 +15,8 @@
 // # Limits
 //
 // A cache stays: the result of initdb, and a downloaded server. It lies in the user's cache
-// folder, for root in the machine's, and a damaged one has to be removed by hand. Close removes
-// the data. It is no way to run a production database: every user who can open the folder is superuser.
+// folder, for root in the machine's. Close removes the data. It is no way to run a
+// production database: every user who can open the folder is superuser.
 //
 // The library embedded-postgres runs no server for root, and none that is installed. The package is apart
 // from postgres: no program that uses a database may start one.
@@ -30,6 +30,7 @@ import (
 	"maps"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -52,8 +53,10 @@ const (
 	// test process may come to fill of it.
 	memory       = "/dev/shm"
 	memoryNeeded = 4 << 30 // bytes
-	// startPatience bounds a start on a busy machine, recovery after a crash included.
+	// startPatience bounds a start on a busy machine, recovery after a crash included, and
+	// stopPatience a stop. PostgreSQL itself kills what is left of its processes after 5 s.
 	startPatience = 5 * time.Minute
+	stopPatience  = 2 * time.Minute
 )
 
 // Options are how a server is started.
@@ -76,9 +79,11 @@ type Server struct {
 	dir     *Dir
 	command []string // that starts the server
 
-	mu     sync.Mutex
-	stop   func(syscall.Signal) // sends a signal, and returns when no process of the server is left
-	closed bool
+	mu      sync.Mutex
+	process *exec.Cmd     // nil before the first start
+	log     bytes.Buffer  // may be read when ended is closed
+	ended   chan struct{} // closed when no process of the server is left
+	closed  bool
 }
 
 // Start starts a server and returns when it accepts connections. ctx bounds the start
@@ -102,7 +107,7 @@ func (m machine) start(ctx context.Context, o Options) (*Server, error) {
 		err = s.run(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(err, s.Close())
+		return nil, errors.Join(err, s.Close()) //nolint:contextcheck // Close bounds itself
 	}
 	return s, nil
 }
@@ -110,7 +115,8 @@ func (m machine) start(ctx context.Context, o Options) (*Server, error) {
 // parent returns the folder to make a server's folder in.
 func (m machine) parent(ctx context.Context, a account, inMemory bool) string {
 	var free syscall.Statfs_t
-	if inMemory && syscall.Statfs(memory, &free) == nil && free.Bavail*uint64(free.Bsize) >= memoryNeeded && a.mayWrite(ctx, memory) {
+	if inMemory && !strings.HasPrefix(m.temp, memory+"/") && syscall.Statfs(memory, &free) == nil &&
+		free.Bavail*uint64(free.Bsize) >= memoryNeeded && a.mayWrite(ctx, memory) {
 		return memory
 	}
 	if len(m.temp) <= longestParent && a.mayWrite(ctx, m.temp) {
@@ -125,7 +131,7 @@ func newServer(parent string, a account) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a folder for PostgreSQL: %w", err)
 	}
-	s := &Server{account: a, dir: dir, stop: func(syscall.Signal) {}}
+	s := &Server{account: a, dir: dir}
 	if err := errors.Join(os.Mkdir(s.data(), 0o700), a.give(s.data()), a.give(dir.Path)); err != nil {
 		return nil, errors.Join(fmt.Errorf("make a folder for PostgreSQL: %w", err), dir.Close())
 	}
@@ -196,7 +202,12 @@ func (s *Server) CreateDatabase(ctx context.Context, name string) error {
 func (s *Server) Restart(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.stop(syscall.SIGQUIT)
+	if s.closed {
+		return errors.New("restart PostgreSQL: it is closed")
+	}
+	if err := s.stop(ctx, syscall.SIGQUIT); err != nil {
+		return fmt.Errorf("restart PostgreSQL: %w", err)
+	}
 	return s.run(ctx)
 }
 
@@ -208,29 +219,41 @@ func (s *Server) Close() error {
 		return nil
 	}
 	s.closed = true
-	s.stop(syscall.SIGQUIT)
-	return s.dir.Close()
+	return errors.Join(s.stop(context.Background(), syscall.SIGQUIT), s.dir.Close())
+}
+
+// stop sends the server a signal and waits until none of its processes is left.
+func (s *Server) stop(ctx context.Context, signal syscall.Signal) error {
+	if s.process == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, stopPatience)
+	defer cancel()
+	_ = s.process.Process.Signal(signal) // it may have ended
+	select {
+	case <-s.ended:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for PostgreSQL to end: %w", context.Cause(ctx))
+	}
 }
 
 // run starts the server and waits until it accepts connections.
 func (s *Server) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
-	process := s.account.command(context.WithoutCancel(ctx), s.command[0], s.command[1:]...)
-	var log bytes.Buffer
-	process.Stdout, process.Stderr = &log, &log
+	process, ended := s.account.command(context.WithoutCancel(ctx), s.command[0], s.command[1:]...), make(chan struct{})
+	s.log.Reset()
+	process.Stdout, process.Stderr = &s.log, &s.log
 	if err := process.Start(); err != nil {
+		s.process = nil
 		return fmt.Errorf("start PostgreSQL: %w", err)
 	}
-	ended := make(chan struct{})
+	s.process, s.ended = process, ended
 	go func() {
 		defer close(ended)
 		_ = process.Wait() // until each process of the server has closed the log, which says more than the exit status
 	}()
-	s.stop = func(signal syscall.Signal) {
-		_ = process.Process.Signal(signal) // it may have ended
-		<-ended                            // the server kills what is left of its processes after 5 s
-	}
 	for {
 		conn, err := pgx.Connect(ctx, s.URL("postgres"))
 		if err == nil {
@@ -242,8 +265,10 @@ func (s *Server) run(ctx context.Context) error {
 		case <-ended:
 		case <-ctx.Done():
 		}
-		s.stop(syscall.SIGQUIT)
-		return fmt.Errorf("start PostgreSQL: %w: %s", err, lastLines(log.Bytes()))
+		if stopped := s.stop(context.WithoutCancel(ctx), syscall.SIGQUIT); stopped != nil {
+			return fmt.Errorf("start PostgreSQL: %w", errors.Join(err, stopped))
+		}
+		return fmt.Errorf("start PostgreSQL: %w: %s", err, lastLines(s.log.Bytes()))
 	}
 }
 
@@ -261,10 +286,12 @@ func (s *Server) Standby(ctx context.Context) (*Server, error) {
 	for _, argument := range s.command {
 		standby.command = append(standby.command, strings.Replace(argument, s.dir.Path, standby.dir.Path, 1))
 	}
-	s.stop(syscall.SIGINT)
-	follow := fmt.Sprintf("primary_conninfo = 'host=%s port=%s user=postgres application_name=standby'", s.dir.Path, port)
-	err = s.account.run(ctx, "/bin/sh", "-c", `cp -R "$1/." "$2" && echo "$3" >"$2/postgresql.auto.conf" && : >"$2/standby.signal"`,
-		"sh", s.data(), standby.data(), follow)
+	err = s.stop(ctx, syscall.SIGINT)
+	if err == nil {
+		follow := fmt.Sprintf("primary_conninfo = 'host=%s port=%s user=postgres application_name=standby'", s.dir.Path, port)
+		err = s.account.run(ctx, "/bin/sh", "-c", `cp -R "$1/." "$2" && echo "$3" >"$2/postgresql.auto.conf" && : >"$2/standby.signal"`,
+			"sh", s.data(), standby.data(), follow)
+	}
 	if err == nil {
 		err = s.run(ctx)
 	}
@@ -272,7 +299,7 @@ func (s *Server) Standby(ctx context.Context) (*Server, error) {
 		err = standby.run(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start a standby: %w", err), standby.Close())
+		return nil, errors.Join(fmt.Errorf("start a standby: %w", err), standby.Close()) //nolint:contextcheck // Close bounds itself
 	}
 	return standby, nil
 }
