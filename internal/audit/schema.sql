@@ -40,8 +40,7 @@ insert into followers (name) values ('audit');
 
 -- What was recorded before the first event that the workers have not audited has been audited.
 create view audit_recent as
-select p.checked,
-       p.violated,
+select p.violated,
        p.superseded,
        coalesce((select (select e.recorded_at
                            from ledger_events e

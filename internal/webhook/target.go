@@ -80,6 +80,9 @@ func httpGuard(allow []netip.Prefix) *ssrf.Guardian {
 func newGuard(allow []netip.Prefix, deny ...ssrf.Option) *ssrf.Guardian {
 	var v4, v6 []netip.Prefix
 	for _, p := range allow {
+		if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
+			p = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
+		}
 		if p.Addr().Is4() {
 			v4 = append(v4, p)
 		} else {

@@ -129,7 +129,8 @@ func TestDeliver_dialsNoHostileTarget(t *testing.T) {
 		t.Errorf("of %d targets these were dialed: %q", len(targets), dialed)
 	}
 
-	cfg.AllowCIDRs = []netip.Prefix{netip.MustParsePrefix("192.168.7.0/24"), netip.MustParsePrefix("10.1.2.0/24")}
+	// Of several networks one is written as IPv6, and one is no prefix.
+	cfg.AllowCIDRs = []netip.Prefix{netip.MustParsePrefix("192.168.7.0/24"), netip.MustParsePrefix("::ffff:10.1.2.0/120"), {}}
 	open := webhook.NewCounting(cfg, newZone(names).resolver(), count)
 	t.Cleanup(open.Close)
 	for _, target := range []string{
