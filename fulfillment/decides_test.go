@@ -3,6 +3,7 @@ package fulfillment_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/internal/webhook"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -122,6 +124,36 @@ func TestObservedRefund_wakesItsMessage(t *testing.T) {
 		if woken != want {
 			t.Errorf("after %q it sends %v", message, m.sent)
 		}
+	}
+}
+
+// TestNotify sends the webhook about each kind of event. Its bytes never change: a merchant may have stored them.
+func TestNotify(t *testing.T) {
+	t.Parallel()
+	const charge = `{"id":"ch_1","order_id":"order 1","amount":1999,"amount_refunded":0,"currency":"EUR","status":"%s",` +
+		`"steps":[{"name":"inventory","status":"skipped"},{"name":"payment","status":"%s"},{"name":"notification","status":"pending"}],` +
+		`"failure":%s,"metadata":{"basket":"7"},"created_at":"2026-11-23T09:00:00Z"}`
+	const refund = `{"id":"re_1","charge_id":"ch_1","amount":600,"currency":"EUR","status":"%s"}`
+	for after, test := range map[string]struct{ kind, data string }{
+		"captured": {"charge.succeeded", fmt.Sprintf(charge, "succeeded", "done", "null")},
+		"declined": {"charge.failed", fmt.Sprintf(charge, "failed", "failed", `{"code":"card_declined","message":"no money","decline_code":"insufficient_funds"}`)},
+		"refunded": {"refund.succeeded", fmt.Sprintf(refund, "succeeded")},
+		"refused":  {"refund.failed", fmt.Sprintf(refund, "failed")},
+		"reversed": {"refund.failed", fmt.Sprintf(refund, "failed")},
+	} {
+		t.Run(after, func(t *testing.T) {
+			t.Parallel()
+			m := newScripted(t, after)
+			about := m.stream.Head()
+			if got := m.play(about.Type, "webhook:taken", 2); got != "merchant.notified | " { // the second message is the same again
+				t.Errorf("it records %s", got)
+			}
+			id := about.ID.String()
+			body := fmt.Sprintf(`{"id":"%s","type":"%s","created_at":"2026-11-23T09:00:00Z","data":%s}`, id, test.kind, test.data)
+			testrun.Same(t, "the webhooks", []webhook.Message{{URL: m.endpoint.URL, Secrets: m.endpoint.Secrets, ID: id, Body: []byte(body)}}, m.script.webhooks)
+			notified := domain.MerchantNotified{EventID: id, Type: test.kind, Version: about.Version}
+			testrun.Same(t, "recorded", domain.Event(notified), m.stream.Head().Event)
+		})
 	}
 }
 
