@@ -81,11 +81,12 @@ func TestSubscriber_deliversAgainWhatIsNotAcknowledgedUntilTheDeadline(t *testin
 }
 
 // Any login may take any advisory lock, so a reader waits for none. It finds a topic's row that is
-// gone, as after a failover that lost it.
+// gone, as after a failover that lost it. Where nothing rings, as behind a pooler that swallows NOTIFY, polls find what
+// was committed.
 func TestSubscriber_locksARowThatOtherLoginsCannotLock(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
-	r := read(t, db, options{})
+	r := read(t, db, options{Options: outbox.Options{Bell: make(chan struct{})}})
 	for _, id := range []string{"m1", "m2"} {
 		publish(t, db, id)
 		m := r.next(t, 1)[0]
@@ -241,17 +242,6 @@ func TestSubscriber_writesNothingWhileIdle(t *testing.T) {
 	before, began := testdb.One[string](t, db, topics), testdb.One[time.Time](t, db, polled)
 	testrun.Row(t, db, `select (`+polled+`) > $1::timestamptz + interval '200 ms'`, began)
 	testrun.Same(t, "topics", before, testdb.One[string](t, db, topics))
-}
-
-// Where nothing rings, as behind a pooler that swallows NOTIFY, polls find what was committed.
-func TestDoorbell_isNotNeeded(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	r := read(t, db, options{Options: outbox.Options{Bell: make(chan struct{})}})
-	testrun.Soon(t, 4*time.Second, func(try int) {
-		publish(t, db, fmt.Sprint("m", try))
-		r.wantNext(t, fmt.Sprint("m", try))
-	})
 }
 
 // publisher is a function of each message.
