@@ -258,34 +258,6 @@ func TestCommit_thatIsNotConfirmedIsUnknown(t *testing.T) {
 	wantStored(t, db, 1, 2, 3, 4, 5, 6, 7, 8, 9)
 }
 
-// The batch that came last has the least time. Its caller leaves, and the others get their connection.
-func TestGroupCommit_waitsForAConnectionUntilItsLatestDeadline(t *testing.T) {
-	t.Parallel()
-	db, _ := effects(t, postgres.Options{Writes: declared(), MaxConns: 1})
-	units := committing(db, numbered(3)...)
-	hurried := units[2]
-	units[2] = func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, 1500*time.Millisecond)
-		defer cancel()
-		return hurried(ctx)
-	}
-	results, release := queueUnits(t, db.Committer(), units...)
-	conn, err := db.Pool().Acquire(t.Context())
-	testdb.Must(t, err)
-	defer conn.Release()
-	release()
-	if err := <-results[2]; groupcommit.OutcomeOf(err) == groupcommit.Committed {
-		t.Error("a batch without a connection is committed")
-	}
-	select {
-	case err := <-results[0]:
-		t.Errorf("a batch that has time has the error %v", err)
-	case <-time.After(100 * time.Millisecond):
-		conn.Release()
-		wantNoErrors(t, []error{<-results[0], <-results[1]})
-	}
-}
-
 // While no standby confirms, at most half of the pool's connections, and as many sessions of the
 // server, are in commits, however often callers leave and try again. What was not sent never is,
 // and what was is committed once the standby is back.

@@ -178,7 +178,7 @@ func fit(batches []*queuedBatch) int {
 // commit commits batches in one transaction. It keeps its connection until the server answers, also after
 // its callers have left: if it closed the connection, the session would wait on, and the pool would open another.
 func (c *Committer) commit(batches []*queuedBatch) error {
-	conn, err := c.pool.Acquire(slices.MaxFunc(batches, compareDeadlines).ctx)
+	conn, err := c.pool.Acquire(batches[0].ctx) // which has waited for the longest
 	if err != nil {
 		return fmt.Errorf("%w: acquire a connection: %w", ErrNotCommitted, err)
 	}
@@ -187,12 +187,6 @@ func (c *Committer) commit(batches []*queuedBatch) error {
 		return c.sendGroup(conn, batches)
 	}
 	return c.sendOne(conn, batches)
-}
-
-func compareDeadlines(a, b *queuedBatch) int {
-	first, _ := a.ctx.Deadline()
-	second, _ := b.ctx.Deadline()
-	return first.Compare(second)
 }
 
 // awaitAnswer is a first statement without a callback: pgx waits for the server there, and not in a callback of a
