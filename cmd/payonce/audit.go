@@ -17,7 +17,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/upkeep"
-	"github.com/payonce/payonce/ledger/books"
+	"github.com/payonce/payonce/ledger"
 )
 
 type auditCmd struct {
@@ -122,7 +122,7 @@ func (a auditCmd) reconcile(ctx context.Context, c *console, db *postgres.DB, cl
 // Test: e2e TestRestore_ofAnOlderDump_capturesNothingTwice.
 func reread(ctx context.Context, c *console, db *postgres.DB, charges []string) error {
 	for _, id := range charges {
-		charge, err := books.Find(ctx, db, id)
+		charge, err := ledger.Find(ctx, db, id)
 		if err != nil {
 			return err
 		}
