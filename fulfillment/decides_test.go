@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +20,8 @@ import (
 
 // row is a charge from a history over some deliveries, which bars separate, to what each of them records. In
 // testdata it is its name, the history, and for each delivery the calls to the provider with their answers, and what
-// is recorded: "captured" is a capture with its outcome, "declined" a decline that returns the stock, with the reason.
+// is recorded: "captured" is a capture with its outcome, "declined" a decline that returns the stock, with the reason,
+// "wakes" the refund that is sent a message.
 // The line == above it names the table, and the type of the messages, see memory.deliver.
 type row struct{ message, name, after, calls, want string }
 
@@ -78,29 +78,6 @@ func TestDecides(t *testing.T) {
 	}
 }
 
-// TestAttempt_retry_after_is_honoured: by every call, and not at the same moment by all charges.
-func TestAttempt_retry_after_is_honoured(t *testing.T) {
-	t.Parallel()
-	asked := map[time.Duration]bool{}
-	for op, r := range map[string]row{
-		"create":   {after: "reserved", calls: "create/0:late"},
-		"retrieve": {after: "started", calls: "retrieve:late"},
-		"confirm":  {after: "started", calls: "retrieve:requires_confirmation confirm/3:late"},
-		"cancel":   {after: "canceling", calls: "cancel:late"},
-		"refund":   {after: "refunding", calls: "refunds: refund/0:late"},
-		"refunds":  {after: "refunding", calls: "refunds:late"},
-	} {
-		m := newScripted(t, r.after)
-		m.script.calls = strings.Fields(r.calls)
-		wait, ok := errors.AsType[*inbox.WaitError](m.deliver(""))
-		if !ok || wait.AtLeast < 500*time.Second || wait.AtLeast > 625*time.Second || asked[wait.AtLeast] {
-			t.Errorf("%s waits %+v, want 500 seconds and up to a quarter more, and another time than the others", op, wait)
-			continue
-		}
-		asked[wait.AtLeast] = true
-	}
-}
-
 // TestStop_ofTheWorker: the end of the context is no error of the provider.
 func TestStop_ofTheWorker(t *testing.T) {
 	t.Parallel()
@@ -111,19 +88,6 @@ func TestStop_ofTheWorker(t *testing.T) {
 	m.script.calls = []string{"retrieve:cut"}
 	if err := m.deliverIn(ctx, ""); !errors.Is(err, reason) {
 		t.Errorf("the handler returned %v, want the cause", err)
-	}
-}
-
-// TestObservedRefund_wakesItsMessage, which has another key, so that it does not wait for its next read of the list.
-func TestObservedRefund_wakesItsMessage(t *testing.T) {
-	t.Parallel()
-	for message, want := range map[string]bool{"stripe.refund.updated": true, "": false} { // "": its own message
-		m := newScripted(t, "refunding")
-		m.play(message, "refunds:succeeded", 1)
-		woken := slices.ContainsFunc(m.sent, func(s sentMessage) bool { return s.to == "fulfillment refund.ended" && s.key == "re_1" })
-		if woken != want {
-			t.Errorf("after %q it sends %v", message, m.sent)
-		}
 	}
 }
 

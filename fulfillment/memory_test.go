@@ -199,8 +199,8 @@ func (m *memory) receive(ctx context.Context, d *inbox.Delivery) error {
 	return handlerOf(m.on, to)(ctx, d)
 }
 
-// said is what a delivery has recorded from a version on, and how it ended.
-func (m *memory) said(from int, err error) string {
+// said is what a delivery has recorded from a version on, what it has sent to refunds, and how it ended.
+func (m *memory) said(from, sent int, err error) string {
 	var words []string
 	for _, e := range m.stream.Events[min(from, len(m.stream.Events)):] {
 		word, _, _ := strings.Cut(e.Type, ".v")
@@ -208,6 +208,11 @@ func (m *memory) said(from int, err error) string {
 			word += "(" + string(failed.Code) + ")"
 		}
 		words = append(words, word)
+	}
+	for _, s := range m.sent[sent:] {
+		if s.to == fulfillment.ChargeReceiver+" "+fulfillment.TypeRefundEnded {
+			words = append(words, "wakes "+s.key)
+		}
 	}
 	if end := endOf(err); end != "done" {
 		words = append(words, end)
@@ -236,6 +241,8 @@ func endOf(err error) string {
 		return "polls"
 	case waits && wait.AtLeast >= time.Hour:
 		return "waits " + wait.AtLeast.String()
+	case waits && wait.AtLeast > 500*time.Second && wait.AtLeast <= 625*time.Second: // and up to a quarter more, not all at one moment
+		return "waits 500s"
 	case waits:
 		return "waits"
 	default:

@@ -4,26 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"testing"
 
-	"github.com/payonce/payonce/domain"
-	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
 func TestMain(m *testing.M) { testrun.Main(m) }
-
-// A step or a subscriber that only one of the two packages lists would never run.
-func TestSteps_matchTheDomain(t *testing.T) {
-	t.Parallel()
-	steps, subscribers := fulfillment.StepsAndSubscribers()
-	if !slices.Equal(steps, domain.Steps()) || !slices.Equal(subscribers, domain.Subscribers()) {
-		t.Errorf("fulfillment runs %v and %v, domain has %v and %v", steps, subscribers, domain.Steps(), domain.Subscribers())
-	}
-}
 
 // TestOnStep: a step that found its work done is reported as such, and one that panics is reported too.
 func TestOnStep(t *testing.T) {

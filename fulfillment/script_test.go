@@ -408,11 +408,11 @@ func (m *scripted) play(messageType, calls string, deliveries int) string {
 			calls = rest
 		}
 		m.script.expect(calls)
-		from := len(m.stream.Events)
+		from, sent := len(m.stream.Events), len(m.sent)
 		err := m.deliver(messageType)
 		m.losing = false
 		m.script.checkAllCalled()
-		all = append(all, m.said(from, err))
+		all = append(all, m.said(from, sent, err))
 	}
 	return strings.Join(all, " | ")
 }
