@@ -66,17 +66,6 @@ func TestCharge(t *testing.T) {
 	})
 }
 
-// TestTakeover: a capture after the message was taken over is refused as a whole.
-func TestTakeover(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.accept("ch_1", order())
-	f.deliver(creates+"confirm/3:succeeded^takeover", "lost")
-	f.expect(toStarted, held, "", "running")
-	f.deliver("retrieve:succeeded", "done")
-	f.expect(paid, sold, "charge.succeeded", "done")
-}
-
 // TestInventory_underContention processes many charges at once, in pairs over the same articles, of which one
 // names them the other way round. A deadlock would have its loser wait.
 func TestInventory_underContention(t *testing.T) {
@@ -147,13 +136,6 @@ func newFixture(t *testing.T) *fixture {
 	f := &fixture{t: t, db: testdb.Reused(t), script: &script{t: t}}
 	f.worker = testdb.As(t, f.db, postgres.RoleWorker)
 	f.script.stream = func() ledger.Stream { return f.load() }
-	f.script.rival = func(name string) {
-		if name == "takeover" {
-			f.exec(`update inbox set fence = fence + 1 where status = 'running'`)
-			return
-		}
-		f.append(f.load(), rivals[name]...)
-	}
 	f.charge = f.handler(fulfillment.Services{Provider: f.script, ActionTimeout: time.Hour})
 	f.exec(`insert into merchants (merchant_id) values ('acme')`)
 	f.supply("mug", 5)

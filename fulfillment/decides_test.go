@@ -3,9 +3,9 @@ package fulfillment_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,12 +14,14 @@ import (
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/internal/webhook"
 	"github.com/payonce/payonce/ledger"
 )
 
 // row is a charge from a history over some deliveries, which bars separate, to what each of them records. In
 // testdata it is its name, the history, and for each delivery the calls to the provider with their answers, and what
-// is recorded: "captured" is a capture with its outcome, "declined" a decline that returns the stock, with the reason.
+// is recorded: "captured" is a capture with its outcome, "declined" a decline that returns the stock, with the reason,
+// "wakes" the refund that is sent a message.
 // The line == above it names the table, and the type of the messages, see memory.deliver.
 type row struct{ message, name, after, calls, want string }
 
@@ -76,29 +78,6 @@ func TestDecides(t *testing.T) {
 	}
 }
 
-// TestAttempt_retry_after_is_honoured: by every call, and not at the same moment by all charges.
-func TestAttempt_retry_after_is_honoured(t *testing.T) {
-	t.Parallel()
-	asked := map[time.Duration]bool{}
-	for op, r := range map[string]row{
-		"create":   {after: "reserved", calls: "create/0:late"},
-		"retrieve": {after: "started", calls: "retrieve:late"},
-		"confirm":  {after: "started", calls: "retrieve:requires_confirmation confirm/3:late"},
-		"cancel":   {after: "canceling", calls: "cancel:late"},
-		"refund":   {after: "refunding", calls: "refunds: refund/0:late"},
-		"refunds":  {after: "refunding", calls: "refunds:late"},
-	} {
-		m := newScripted(t, r.after)
-		m.script.calls = strings.Fields(r.calls)
-		wait, ok := errors.AsType[*inbox.WaitError](m.deliver(""))
-		if !ok || wait.AtLeast < 500*time.Second || wait.AtLeast > 625*time.Second || asked[wait.AtLeast] {
-			t.Errorf("%s waits %+v, want 500 seconds and up to a quarter more, and another time than the others", op, wait)
-			continue
-		}
-		asked[wait.AtLeast] = true
-	}
-}
-
 // TestStop_ofTheWorker: the end of the context is no error of the provider.
 func TestStop_ofTheWorker(t *testing.T) {
 	t.Parallel()
@@ -112,16 +91,33 @@ func TestStop_ofTheWorker(t *testing.T) {
 	}
 }
 
-// TestObservedRefund_wakesItsMessage, which has another key, so that it does not wait for its next read of the list.
-func TestObservedRefund_wakesItsMessage(t *testing.T) {
+// TestNotify sends the webhook about each kind of event. Its bytes never change: a merchant may have stored them.
+func TestNotify(t *testing.T) {
 	t.Parallel()
-	for message, want := range map[string]bool{"stripe.refund.updated": true, "": false} { // "": its own message
-		m := newScripted(t, "refunding")
-		m.play(message, "refunds:succeeded", 1)
-		woken := slices.ContainsFunc(m.sent, func(s sentMessage) bool { return s.to == "fulfillment refund.ended" && s.key == "re_1" })
-		if woken != want {
-			t.Errorf("after %q it sends %v", message, m.sent)
-		}
+	const charge = `{"id":"ch_1","order_id":"order 1","amount":1999,"amount_refunded":0,"currency":"EUR","status":"%s",` +
+		`"steps":[{"name":"inventory","status":"skipped"},{"name":"payment","status":"%s"},{"name":"notification","status":"pending"}],` +
+		`"failure":%s,"metadata":{"basket":"7"},"created_at":"2026-11-23T09:00:00Z"}`
+	const refund = `{"id":"re_1","charge_id":"ch_1","amount":600,"currency":"EUR","status":"%s"}`
+	for after, test := range map[string]struct{ kind, data string }{
+		"captured": {"charge.succeeded", fmt.Sprintf(charge, "succeeded", "done", "null")},
+		"declined": {"charge.failed", fmt.Sprintf(charge, "failed", "failed", `{"code":"card_declined","message":"no money","decline_code":"insufficient_funds"}`)},
+		"refunded": {"refund.succeeded", fmt.Sprintf(refund, "succeeded")},
+		"refused":  {"refund.failed", fmt.Sprintf(refund, "failed")},
+		"reversed": {"refund.failed", fmt.Sprintf(refund, "failed")},
+	} {
+		t.Run(after, func(t *testing.T) {
+			t.Parallel()
+			m := newScripted(t, after)
+			about := m.stream.Head()
+			if got := m.play(about.Type, "webhook:taken", 2); got != "merchant.notified | " { // the second message is the same again
+				t.Errorf("it records %s", got)
+			}
+			id := about.ID.String()
+			body := fmt.Sprintf(`{"id":"%s","type":"%s","created_at":"2026-11-23T09:00:00Z","data":%s}`, id, test.kind, test.data)
+			testrun.Same(t, "the webhooks", []webhook.Message{{URL: m.endpoint.URL, Secrets: m.endpoint.Secrets, ID: id, Body: []byte(body)}}, m.script.webhooks)
+			notified := domain.MerchantNotified{EventID: id, Type: test.kind, Version: about.Version}
+			testrun.Same(t, "recorded", domain.Event(notified), m.stream.Head().Event)
+		})
 	}
 }
 

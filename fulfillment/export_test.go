@@ -36,17 +36,5 @@ func NewOn(store Store, services Services, log *slog.Logger) *Fulfillment {
 	}
 }
 
-// StepsAndSubscribers are the names of the lists.
-func StepsAndSubscribers() (steps, subscribers []string) {
-	f := &Fulfillment{}
-	for _, s := range f.steps(&payment{}) {
-		steps = append(steps, s.name)
-	}
-	for _, s := range f.subscribers() {
-		subscribers = append(subscribers, s.name)
-	}
-	return steps, subscribers
-}
-
 // ProcessingWait is the wait for what the provider is processing.
 var ProcessingWait = processingWait

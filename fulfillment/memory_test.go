@@ -153,8 +153,8 @@ func refusal(constraint string) error {
 	return &pgconn.PgError{Code: "23505", SeverityUnlocalized: "ERROR", ConstraintName: constraint}
 }
 
-// deliver delivers the message about the newest event of a type, or of any request where it is empty. A type that
-// the stream does not have is that of an event of the provider.
+// deliver delivers the message about the newest event of a type, of any request where it is empty, or of any outcome
+// where it is that of a resend. A type that the stream does not have is that of an event of the provider.
 func (m *memory) deliver(messageType string) error {
 	m.t.Helper()
 	return m.deliverIn(m.t.Context(), messageType)
@@ -164,7 +164,8 @@ func (m *memory) deliverIn(ctx context.Context, messageType string) error {
 	m.t.Helper()
 	version := 0
 	for _, e := range m.stream.Events {
-		if messageType == e.Type || messageType == "" && domain.EventTypeNamed(e.Type).Request {
+		kind := domain.EventTypeNamed(e.Type)
+		if messageType == e.Type || messageType == "" && kind.Request || messageType == fulfillment.TypeResend && kind.Webhook != "" {
 			version = e.Version
 		}
 	}
@@ -178,13 +179,28 @@ func (m *memory) deliverAbout(ctx context.Context, messageType string, version i
 	}}
 	if version > 0 {
 		e := m.stream.At(version)
-		d.ID, d.Type, d.OrderingKey, d.Payload = e.ID.String(), e.Type, domain.OrderingKey(m.stream.ID, e.Event), m.stream.EncodeEnvelope(e)
+		d.ID, d.OrderingKey, d.Payload = e.ID.String(), domain.OrderingKey(m.stream.ID, e.Event), m.stream.EncodeEnvelope(e)
+		if messageType != fulfillment.TypeResend {
+			d.Type = e.Type
+		}
 	}
-	return handlerOf(m.on, fulfillment.ChargeReceiver)(ctx, d)
+	return m.receive(ctx, d)
 }
 
-// said is what a delivery has recorded from a version on, and how it ended.
-func (m *memory) said(from int, err error) string {
+// receive delivers a message to its receiver. A webhook that was never received is sent again by the receiver of webhooks.
+func (m *memory) receive(ctx context.Context, d *inbox.Delivery) error {
+	to := fulfillment.ChargeReceiver
+	switch resend := d.Type == fulfillment.TypeResend; {
+	case resend && len(m.stream.Charge.Unnotified) == 0:
+		to = fulfillment.ResendReceiver
+	case resend || domain.EventTypeNamed(d.Type).Webhook != "":
+		to = fulfillment.NotificationReceiver
+	}
+	return handlerOf(m.on, to)(ctx, d)
+}
+
+// said is what a delivery has recorded from a version on, what it has sent to refunds, and how it ended.
+func (m *memory) said(from, sent int, err error) string {
 	var words []string
 	for _, e := range m.stream.Events[min(from, len(m.stream.Events)):] {
 		word, _, _ := strings.Cut(e.Type, ".v")
@@ -192,6 +208,11 @@ func (m *memory) said(from int, err error) string {
 			word += "(" + string(failed.Code) + ")"
 		}
 		words = append(words, word)
+	}
+	for _, s := range m.sent[sent:] {
+		if s.to == fulfillment.ChargeReceiver+" "+fulfillment.TypeRefundEnded {
+			words = append(words, "wakes "+s.key)
+		}
 	}
 	if end := endOf(err); end != "done" {
 		words = append(words, end)
@@ -218,6 +239,10 @@ func endOf(err error) string {
 		return "blocked"
 	case waits && wait.NoDeadline:
 		return "polls"
+	case waits && wait.AtLeast >= time.Hour:
+		return "waits " + wait.AtLeast.String()
+	case waits && wait.AtLeast > 500*time.Second && wait.AtLeast <= 625*time.Second: // and up to a quarter more, not all at one moment
+		return "waits 500s"
 	case waits:
 		return "waits"
 	default:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,12 +15,14 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
+	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/internal/webhook"
 	"github.com/payonce/payonce/ledger"
 )
 
-// script is a provider that expects calls in an order, and answers each. In text a call is
+// script is a provider and a shop that expect calls in an order, and answer each. In text a call is
 //
 //	confirm/3:succeeded@amount^cancel
 //
@@ -31,6 +34,8 @@ type script struct {
 	stream func() ledger.Stream
 	rival  func(name string)
 	calls  []string
+
+	webhooks []webhook.Message
 }
 
 func (s *script) expect(calls string) { s.calls = strings.Fields(calls) }
@@ -76,6 +81,9 @@ var failures = map[string]error{
 	"rejected":         &stripe.Error{Kind: stripe.Rejected, StatusCode: 400, Why: stripe.Decline{Message: "for people"}},
 	"declined":         &stripe.Error{Kind: stripe.Declined, Why: noMoney},
 	"declined_intent":  &stripe.Error{Kind: stripe.Declined, Why: noMoney, Intent: declinedIntent},
+	"refused":          &webhook.DeliveryError{StatusCode: http.StatusInternalServerError},
+	"busy":             &webhook.DeliveryError{StatusCode: http.StatusServiceUnavailable, RetryAfter: 24 * time.Hour},
+	"forbidden":        &webhook.TargetError{},
 }
 
 var intentChanges = map[string]func(*stripe.Intent){
@@ -225,6 +233,14 @@ func (s *script) Disputes(_ context.Context, intent string) iter.Seq2[stripe.Dis
 	})
 }
 
+// Deliver is the merchant's endpoint. Every webhook of a script is the first one again.
+func (s *script) Deliver(_ context.Context, m webhook.Message) error {
+	_, _, err := s.next("webhook")
+	s.webhooks = append(s.webhooks, m)
+	testrun.Same(s.t, "the webhook", s.webhooks[0], m)
+	return err
+}
+
 // order is the first event of a charge over two tshirts and a mug.
 func order() domain.ChargeRequested {
 	return domain.ChargeRequested{Terms: domain.Terms{
@@ -278,6 +294,10 @@ var histories = func() map[string][]domain.Event {
 		first.Items = items
 		h[name] = []domain.Event{first}
 	}
+	silent := bare()
+	silent.Notify = false
+	h["silent"] = []domain.Event{silent, begun, captured(), domain.ChargeSucceeded{}}
+	h["void"], h["void and unreadable"] = []domain.Event{domain.ChargeCancelRequested{}}, []domain.Event{domain.Unreadable{Name: "charge.requested.v1"}}
 	then("rejected without outcome", "accepted", domain.InventoryRejected{Code: domain.OutOfStock})
 	then("canceling accepted", "accepted", domain.ChargeCancelRequested{})
 	then("canceling reserved", "reserved", domain.ChargeCancelRequested{})
@@ -291,6 +311,10 @@ var histories = func() map[string][]domain.Event {
 	then("last confirmation", "started", tried(domain.PaymentAttemptFailed{Stage: domain.StageConfirm, StatusCode: 500})...)
 	then("last refund", "refunding", tried(domain.RefundAttemptFailed{RefundID: "re_1", StatusCode: 500})...)
 	then("refused", "refunding", domain.RefundFailed{RefundID: "re_1", Code: domain.ProviderRefused, Message: "refused"})
+	then("reversed", "refunded", domain.RefundReversed{RefundID: "re_1", ProviderRefund: "rp_1", Amount: 600})
+	why := domain.Failure{Code: domain.CardDeclined, Message: "no money", DeclineCode: "insufficient_funds"}
+	then("declined", "bare", domain.PaymentDeclined{Failure: why}, domain.ChargeFailed{Failure: why})
+	then("notified", "captured", rivals["notified"]...)
 	return h
 }()
 
@@ -317,6 +341,13 @@ var rivals = map[string][]domain.Event{
 	"another":      {domain.RefundRequested{RefundID: "re_2", Amount: 100}},
 	"nothing":      {domain.Unreadable{Name: "refund.requested.v1"}},
 	"won":          {domain.DisputeClosed{DisputeID: "du_1", Status: "won"}},
+	"again":        {requested()},
+	"refunded":     {requested(), refundedBy()},
+	"notified":     {domain.MerchantNotified{EventID: "e", Type: "charge.succeeded", Version: 4}},
+	// forged ones
+	"huge":   {domain.RefundRequested{RefundID: "re_9", Amount: 1e17, Notify: true}},
+	"cancel": {domain.ChargeCancelRequested{}},
+	"opens":  {domain.ChargeRequested{Terms: domain.Terms{MerchantID: "acme", Money: domain.Money{Amount: 1, Currency: "EUR"}}}},
 }
 
 // scripted is a memory whose provider is a script.
@@ -332,7 +363,8 @@ func newScripted(t *testing.T, after string) *scripted {
 		t.Fatalf("there is no history %q, but %q", after, slices.Sorted(maps.Keys(histories)))
 	}
 	p := &script{t: t}
-	m := newMemory(t, fulfillment.Services{Provider: p, ActionTimeout: time.Hour}, histories[after]...)
+	m := newMemory(t, fulfillment.Services{Provider: p, Webhooks: p, ActionTimeout: time.Hour}, histories[after]...)
+	m.endpoint = merchants.Endpoint{URL: "https://shop.example/hooks", Secrets: []string{"whsec_MDEyMzQ1"}}
 	p.stream = func() ledger.Stream { return m.stream }
 	p.rival = func(name string) {
 		switch name {
@@ -346,6 +378,8 @@ func newScripted(t *testing.T, after string) *scripted {
 			m.losing = true
 		case "in_doubt":
 			m.doubtful = true
+		case "no_endpoint":
+			m.endpoint = merchants.Endpoint{}
 		default:
 			if rivals[name] == nil {
 				m.refusing = name
@@ -374,11 +408,11 @@ func (m *scripted) play(messageType, calls string, deliveries int) string {
 			calls = rest
 		}
 		m.script.expect(calls)
-		from := len(m.stream.Events)
+		from, sent := len(m.stream.Events), len(m.sent)
 		err := m.deliver(messageType)
 		m.losing = false
 		m.script.checkAllCalled()
-		all = append(all, m.said(from, err))
+		all = append(all, m.said(from, sent, err))
 	}
 	return strings.Join(all, " | ")
 }

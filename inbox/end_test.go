@@ -292,19 +292,3 @@ select 'r', s || age, s || age, '', '', '{}', '', s, s = 'running', case s when 
 	testrun.Same(t, "left", "dead4 discarded4 done1 pending4 running4",
 		testdb.One[string](t, db, `select string_agg(s || n, ' ' order by s) from (select status s, count(*) n from inbox group by 1) x`))
 }
-
-// Decisions about dead letters are tested here where they need a processor.
-
-func TestRetry_beginsAnewInTheOrderOfTheKey(t *testing.T) {
-	t.Parallel()
-	db := stocked(t, "m1@k", "m2@k", "m3@k")
-	write(t, db, `update inbox set status = 'dead', attempts = 3, deaths = 2, waits = 4, fence = 5, waiting_since = clock_timestamp(),
-		due_at = clock_timestamp() + interval '1 hour' where message_id = 'm1'`)
-	m1 := testdb.One[int64](t, db, `select min(id) from inbox`)
-	testdb.Must(t, deadletter.Retry(t.Context(), db, m1, "ada"))
-	testrun.Row(t, db, `select status = 'pending' and attempts = 0 and deaths = 0 and waits = 0 and waiting_since is null
-		and due_at <= clock_timestamp() and decided_by = 'ada' and decided_at <= clock_timestamp() from inbox where id = $1`, m1)
-	start(t, processor(t, db, answer(nil)))
-	done(t, db)
-	testrun.Row(t, db, `select string_agg(message_id, ' ' order by finished_at) = 'm1 m2 m3' and bool_and(attempts = 1) from inbox`)
-}

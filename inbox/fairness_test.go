@@ -116,21 +116,6 @@ func TestPause(t *testing.T) {
 	done(t, db)
 }
 
-// A lost wake costs a second, and a wake less.
-func TestProcessor_wake(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	wake := make(chan struct{}, 1)
-	start(t, processor(t, db, answer(nil), func(o *inbox.Options) { o.Wake = wake }))
-	testrun.Soon(t, 500*time.Millisecond, func(try int) {
-		put(t, db, fmt.Sprint("woken", try), "")
-		wake <- struct{}{}
-		testrun.Row(t, db, `select bool_and(status = 'done') from inbox`)
-	})
-	put(t, db, "not woken", "")
-	done(t, db)
-}
-
 // Due times that were written while the clock of the database was ahead are corrected, others are kept.
 func TestProcessor_correctsDueTimes(t *testing.T) {
 	t.Parallel()
@@ -157,7 +142,7 @@ func TestPromote_besideManyKeysThatAreLocked(t *testing.T) {
 		}
 		return nil
 	}, func(o *inbox.Options) { o.Wake = wake }))
-	testrun.Soon(t, time.Second, func(try int) {
+	testrun.Soon(t, 500*time.Millisecond, func(try int) { // woken, it waits for no poll
 		put(t, db, fmt.Sprint("m", try), "")
 		wake <- struct{}{}
 		testrun.Receive(t, "a message of another key", handled)

@@ -235,23 +235,22 @@ func (p *Processor) handle(ctx context.Context, d *Delivery) {
 	end = p.process(ctx, d)
 }
 
-// drain waits for the handlers, and cancels them after Drain.
+// drain waits for the handlers for Drain, cancels them, and waits on for releaseTime.
 func (p *Processor) drain() error {
 	p.slots.change(func() { p.slots.open = false })
-	late := time.AfterFunc(p.Drain, func() {
-		running, _ := p.slots.held()
+	ended := make(chan struct{})
+	go func() { p.slots.active.Wait(); close(ended) }()
+	var running []*Delivery
+	for _, pause := range []time.Duration{p.Drain, releaseTime} {
+		select {
+		case <-ended:
+			return nil
+		case <-time.After(pause):
+		}
+		running, _ = p.slots.held()
 		for _, d := range running {
 			d.cancel(errDraining)
 		}
-	})
-	defer late.Stop()
-	ended := make(chan struct{})
-	go func() { p.slots.active.Wait(); close(ended) }()
-	select {
-	case <-ended:
-		return nil
-	case <-time.After(p.Drain + releaseTime):
-		running, _ := p.slots.held()
-		return fmt.Errorf("inbox: of %s, a claim has not ended, or some of %d handlers ignore the end of their context", p.Receiver, len(running))
 	}
+	return fmt.Errorf("inbox: of %s, a claim has not ended, or some of %d handlers ignore the end of their context", p.Receiver, len(running))
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/loop"
@@ -176,14 +175,7 @@ func column[E, T any](all []E, of func(E) T) []T {
 	return values
 }
 
-// DeleteExpired deletes up to limit messages that were done longer than retention ago, in
-// database time, and returns how many; below limit, nothing was left. Retention is longer than
-// the transport can redeliver. Dead letters and discarded messages stay. Several callers may
-// call it concurrently.
-func DeleteExpired(ctx context.Context, db groupcommit.DB, retention time.Duration, limit int) (int, error) {
-	var deleted int64
-	b := &pgx.Batch{}
-	b.Queue(`
+const deleteExpired = `
 -- inbox.DeleteExpired
 delete from inbox
  where ctid = any (array(
@@ -193,14 +185,20 @@ delete from inbox
             and finished_at < now() - $1::interval
           order by finished_at
           limit $2
-            for update skip locked))`, retention, limit).Exec(func(tag pgconn.CommandTag) error {
-		deleted = tag.RowsAffected()
-		return nil
-	})
-	if err := db.Commit(ctx, b); err != nil {
+            for update skip locked))
+returning 1`
+
+// DeleteExpired deletes up to limit messages that were done longer than retention ago, in
+// database time, and returns how many; below limit, nothing was left. Retention is longer than
+// the transport can redeliver. Dead letters and discarded messages stay. Several callers may
+// call it concurrently.
+func DeleteExpired(ctx context.Context, q groupcommit.Querier, retention time.Duration, limit int) (int, error) {
+	rows, _ := q.Query(ctx, deleteExpired, retention, limit) // they have the error too
+	deleted, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	if err != nil {
 		return 0, fmt.Errorf("delete done messages: %w", err)
 	}
-	return int(deleted), nil
+	return len(deleted), nil
 }
 
 // Read says what the inbox stores of a message. What it leaves empty is the transport's: id,

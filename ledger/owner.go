@@ -15,6 +15,19 @@ type Owner struct {
 	MerchantID string
 }
 
+const selectByID = `
+-- ledger.selectByID
+select stream_id,
+       merchant_id
+  from ledger_events
+ where stream_id = $1
+   and version = 1`
+
+// Find returns the owner of a stream. ErrNotFound if the stream has no event.
+func Find(ctx context.Context, q postgres.Querier, id string) (Owner, error) {
+	return find(ctx, q, "charge "+id, selectByID, id)
+}
+
 // charge_by_payment_intent, in schema.sql, also finds a charge before its merchant is known.
 const selectByPaymentIntent = `
 -- ledger.selectByPaymentIntent

@@ -25,24 +25,6 @@ const (
 	mostBytes    = 1 << 20
 )
 
-func TestSubscriber_deliversInTheOrderOfIDsAndDeletesWhatIsAcknowledged(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	publish(t, db, numbered(2*mostMessages+1)...)
-	r := read(t, db, options{})
-	page := r.next(t, mostMessages)
-	testrun.Same(t, "a page", numbered(mostMessages), ids(page))
-	r.wantNoneNow(t)
-	if n := testdb.One[int](t, db, `select count(*) from outbox`); n != 2*mostMessages+1 {
-		t.Errorf("before the acknowledgment %d messages are left", n)
-	}
-	for _, m := range page {
-		m.Ack()
-	}
-	r.wantNext(t, numbered(2*mostMessages + 1)[mostMessages:]...)
-	wantEmpty(t, db)
-}
-
 func TestSubscriber_deliversAgainFromTheFirstThatIsRefused(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
@@ -81,11 +63,12 @@ func TestSubscriber_deliversAgainWhatIsNotAcknowledgedUntilTheDeadline(t *testin
 }
 
 // Any login may take any advisory lock, so a reader waits for none. It finds a topic's row that is
-// gone, as after a failover that lost it.
+// gone, as after a failover that lost it. Where nothing rings, as behind a pooler that swallows NOTIFY, polls find what
+// was committed.
 func TestSubscriber_locksARowThatOtherLoginsCannotLock(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
-	r := read(t, db, options{})
+	r := read(t, db, options{Options: outbox.Options{Bell: make(chan struct{})}})
 	for _, id := range []string{"m1", "m2"} {
 		publish(t, db, id)
 		m := r.next(t, 1)[0]
@@ -138,9 +121,11 @@ insert into outbox (topic, message_id, payload, metadata) select $1, 'late' || n
 	wantEmpty(t, db)
 }
 
-func TestSubscriber_aPageHasAtMostOneMebibyteOrOneMessage(t *testing.T) {
+// A page has at most 500 messages, in the order of their ids, and one mebibyte or one message. What is acknowledged is deleted.
+func TestSubscriber_pagesAreBounded(t *testing.T) {
 	t.Parallel()
-	db := testdb.Open(t)
+	db, small := testdb.Open(t), numbered(2*mostMessages+1)
+	publish(t, db, small...)
 	for i, length := range []int{1, mostBytes / 2, mostBytes / 2, 2 * mostBytes, 10 * mostBytes, 1, 1} {
 		testdb.Exec(t, db.Pool(), `insert into outbox (topic, message_id, payload, metadata) values ($1, $2, $3, '{}')`,
 			topic, strconv.Itoa(i), bytes.Repeat([]byte("x"), length))
@@ -149,10 +134,14 @@ func TestSubscriber_aPageHasAtMostOneMebibyteOrOneMessage(t *testing.T) {
 		testdb.Exec(t, db.Pool(), `insert into outbox (topic, message_id, payload, metadata) values ($1, $2, '', jsonb_build_object('k', repeat('x', 700000)))`,
 			topic, strconv.Itoa(7+i))
 	}
-	r := read(t, db, options{})
-	for _, want := range []string{"0 1 2", "3", "4", "5 6 7 8", "9"} {
-		page := r.next(t, len(strings.Fields(want)))
-		testrun.Same(t, "a page", strings.Fields(want), ids(page))
+	r, left := read(t, db, options{}), len(small)+10
+	for _, want := range [][]string{
+		small[:mostMessages], small[mostMessages : 2*mostMessages], {small[2*mostMessages], "0", "1", "2"}, {"3"}, {"4"}, {"5", "6", "7", "8"}, {"9"},
+	} {
+		page := r.next(t, len(want))
+		testrun.Same(t, "a page", want, ids(page))
+		testrun.Same(t, "messages in the outbox", left, testdb.One[int](t, db, `select count(*) from outbox`))
+		left -= len(page)
 		testrun.Row(t, db, `select exists (select from pg_stat_activity where datname = current_database() and application_name = 'reader' and state = 'idle in transaction')`)
 		r.wantNoneNow(t)
 		for _, m := range page {
@@ -241,17 +230,6 @@ func TestSubscriber_writesNothingWhileIdle(t *testing.T) {
 	before, began := testdb.One[string](t, db, topics), testdb.One[time.Time](t, db, polled)
 	testrun.Row(t, db, `select (`+polled+`) > $1::timestamptz + interval '200 ms'`, began)
 	testrun.Same(t, "topics", before, testdb.One[string](t, db, topics))
-}
-
-// Where nothing rings, as behind a pooler that swallows NOTIFY, polls find what was committed.
-func TestDoorbell_isNotNeeded(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	r := read(t, db, options{Options: outbox.Options{Bell: make(chan struct{})}})
-	testrun.Soon(t, 4*time.Second, func(try int) {
-		publish(t, db, fmt.Sprint("m", try))
-		r.wantNext(t, fmt.Sprint("m", try))
-	})
 }
 
 // publisher is a function of each message.

@@ -14,7 +14,7 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/upkeep"
-	"github.com/payonce/payonce/ledger/books"
+	"github.com/payonce/payonce/ledger"
 )
 
 type auditCmd struct {
@@ -102,7 +102,7 @@ func (a auditCmd) reconcile(ctx context.Context, c *console, db *postgres.DB, cl
 		return nil
 	}
 	for _, id := range missed {
-		charge, err := books.Find(ctx, db, id)
+		charge, err := ledger.Find(ctx, db, id)
 		if err != nil {
 			return err
 		}

@@ -256,7 +256,13 @@ func TestRun_isOfOneAccount(t *testing.T) {
 // foreign.
 func TestRoute(t *testing.T) {
 	t.Parallel()
-	for _, r := range (&fulfillment.Fulfillment{}).Receivers() {
+	receivers := (&fulfillment.Fulfillment{}).Receivers()
+	for _, name := range domain.Subscribers() {
+		if !slices.ContainsFunc(receivers, func(r fulfillment.Receiver) bool { return r.Name == name }) {
+			t.Errorf("the subscriber %s receives nothing", name)
+		}
+	}
+	for _, r := range receivers {
 		for _, kind := range domain.EventTypes() {
 			want := kind.Request && r.Topic == domain.Topic || kind.Webhook != "" && slices.Contains(domain.Subscribers(), r.Name)
 			if takes := r.Takes(kind.Name); takes != want {

@@ -84,9 +84,15 @@ func TestListAndShow(t *testing.T) {
 
 func TestRetryAndDiscard_refuseWhatIsNoDeadLetter(t *testing.T) {
 	t.Parallel()
-	for name, decide := range map[string]func(context.Context, postgres.Querier, int64, string) error{
-		"retry": deadletter.Retry, "discard": deadletter.Discard,
+	for name, test := range map[string]struct {
+		decide func(context.Context, postgres.Querier, int64, string) error
+		after  string
+	}{
+		"retry": {deadletter.Retry, `status = 'pending' and first and attempts + deaths + waits = 0 and waiting_since is null
+			and due_at <= clock_timestamp() and finished_at is null`}, // as if it had never been tried, in its place of the key
+		"discard": {deadletter.Discard, `status = 'discarded' and not first and finished_at is not null`},
 	} {
+		decide := test.decide
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := testdb.Reused(t)
@@ -109,7 +115,7 @@ func TestRetryAndDiscard_refuseWhatIsNoDeadLetter(t *testing.T) {
 			if err := decide(t.Context(), db, number(t, db, "m1"), "bob"); !errors.Is(err, deadletter.ErrNotDeadLetter) {
 				t.Errorf("the second decision: %v, want ErrNotDeadLetter", err)
 			}
-			testrun.Row(t, db, `select count(*) = 1 and max(decided_by || ' ' || message_id) = 'ada m1' and bool_and((finished_at is not null) = (status = 'discarded')) from inbox where decided_by is not null`)
+			testrun.Row(t, db, `select count(*) = 1 and max(decided_by || ' ' || message_id) = 'ada m1' and bool_and(`+test.after+`) from inbox where decided_by is not null`)
 		})
 	}
 }

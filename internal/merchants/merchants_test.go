@@ -6,7 +6,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
@@ -42,14 +41,6 @@ func register(t *testing.T, db *postgres.DB, m merchants.Merchant, w merchants.W
 func TestRegister(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
-	b := &pgx.Batch{}
-	merchants.Register(b, acme(), merchants.Webhook{URL: "https://shop.example"}, nil)
-	merchants.IssueKey(b, key, merchants.Grant{Merchant: "acme", Scopes: merchants.Scopes()})
-	if err := db.Commit(t.Context(), b); groupcommit.Constraint(err) != "merchants_webhook_secret_exists" {
-		t.Errorf("an endpoint without a secret: %v", err)
-	}
-	wantOpen(t, db, key, false)
-
 	register(t, db, acme(), merchants.Webhook{}, key)
 	if _, err := merchants.NewEndpoints(db, 1)(t.Context(), "acme"); !errors.Is(err, merchants.ErrNoWebhook) {
 		t.Errorf("the error is %v, want ErrNoWebhook", err)

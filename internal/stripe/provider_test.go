@@ -123,24 +123,13 @@ func sends(raw string, wait func(net.Conn)) http.HandlerFunc {
 func calls(c *stripe.Client) map[string]func(context.Context) (zero bool, err error) {
 	return map[string]func(context.Context) (bool, error){
 		"create": func(ctx context.Context) (bool, error) {
-			in, err := c.CreateIntent(ctx, "key_1", createParams("pm_card_visa"))
-			return in == stripe.Intent{}, err
+			return isZero(c.CreateIntent(ctx, "key_1", createParams("pm_card_visa")))
 		},
-		"confirm": func(ctx context.Context) (bool, error) {
-			in, err := c.ConfirmIntent(ctx, "key_1", "pi_1", "")
-			return in == stripe.Intent{}, err
-		},
-		"retrieve": func(ctx context.Context) (bool, error) {
-			in, err := c.RetrieveIntent(ctx, "pi_1")
-			return in == stripe.Intent{}, err
-		},
-		"cancel": func(ctx context.Context) (bool, error) {
-			in, err := c.CancelIntent(ctx, "pi_1")
-			return in == stripe.Intent{}, err
-		},
+		"confirm":  func(ctx context.Context) (bool, error) { return isZero(c.ConfirmIntent(ctx, "key_1", "pi_1", "")) },
+		"retrieve": func(ctx context.Context) (bool, error) { return isZero(c.RetrieveIntent(ctx, "pi_1")) },
+		"cancel":   func(ctx context.Context) (bool, error) { return isZero(c.CancelIntent(ctx, "pi_1")) },
 		"create refund": func(ctx context.Context) (bool, error) {
-			r, err := c.CreateRefund(ctx, "key_1", refundParams("pi_1"))
-			return r == stripe.Refund{}, err
+			return isZero(c.CreateRefund(ctx, "key_1", refundParams("pi_1")))
 		},
 		"intents":               func(ctx context.Context) (bool, error) { return first(c.Intents(ctx)) },
 		"refunds":               func(ctx context.Context) (bool, error) { return first(c.Refunds(ctx, "")) },
@@ -149,6 +138,8 @@ func calls(c *stripe.Client) map[string]func(context.Context) (zero bool, err er
 		"refunds of an intent":  func(ctx context.Context) (bool, error) { return first(c.Refunds(ctx, "pi_1")) },
 	}
 }
+
+func isZero[T comparable](value T, err error) (bool, error) { return value == *new(T), err }
 
 func createParams(method string) stripe.CreateParams {
 	return stripe.CreateParams{Reference: "ch_1", Amount: 1999, Currency: "EUR", PaymentMethod: method, Description: "order 7"}

@@ -25,35 +25,12 @@ package books
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
 )
-
-const selectByID = `
--- books.selectByID
-select stream_id,
-       merchant_id
-  from ledger_events
- where stream_id = $1
-   and version = 1`
-
-// Find returns the owner of a stream. ledger.ErrNotFound if the stream has no event.
-func Find(ctx context.Context, q postgres.Querier, id string) (ledger.Owner, error) {
-	rows, _ := q.Query(ctx, selectByID, id) // CollectExactlyOneRow returns its error
-	owner, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[ledger.Owner])
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = ledger.ErrNotFound
-	}
-	if err != nil {
-		return ledger.Owner{}, fmt.Errorf("find charge %s: %w", id, err)
-	}
-	return owner, nil
-}
 
 // selectVersions counts, since a stream has no gap.
 const selectVersions = `

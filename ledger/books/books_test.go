@@ -97,7 +97,7 @@ func TestReads_failWithTheDatabase(t *testing.T) {
 		"Each":                func(ctx context.Context) error { return ledger.Each(ctx, db, []string{"ch_1"}, nil) },
 		"FindByPaymentIntent": func(ctx context.Context) error { return err(ledger.FindByPaymentIntent(ctx, db, "stripe", "pi_1")) },
 		"LoadHolder":          func(ctx context.Context) error { return err(ledger.LoadHolder(ctx, db, "acme", "1")) },
-		"Find":                func(ctx context.Context) error { return err(books.Find(ctx, db, "ch_1")) },
+		"Find":                func(ctx context.Context) error { return err(ledger.Find(ctx, db, "ch_1")) },
 		"ListCharges":         func(ctx context.Context) error { return err(books.ListCharges(ctx, db, books.ListQuery{Limit: 1})) },
 		"ReadFeed":            func(ctx context.Context) error { return err(books.ReadFeed(ctx, db, "acme", "", 1)) },
 		"ReadBalances":        func(ctx context.Context) error { return err(books.ReadBalances(ctx, db, "acme")) },

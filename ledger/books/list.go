@@ -83,7 +83,7 @@ func ListCharges(ctx context.Context, r postgres.Querier, q ListQuery) (ChargePa
 	if q.StartingAfter != "" {
 		var owner ledger.Owner
 		before = q.StartingAfter
-		if owner, err = Find(ctx, r, before); errors.Is(err, ledger.ErrNotFound) || err == nil && owner.MerchantID != q.MerchantID {
+		if owner, err = ledger.Find(ctx, r, before); errors.Is(err, ledger.ErrNotFound) || err == nil && owner.MerchantID != q.MerchantID {
 			err = ErrUnknownStartingAfter
 		}
 	}
