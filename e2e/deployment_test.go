@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -158,6 +160,13 @@ func stop(t *testing.T, programs ...*harness.Process) {
 			t.Errorf("%s did not drain within %s of SIGTERM", p.Name(), stopTime)
 		}
 	}
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.FromSlash(path))
+	must(t, err)
+	return string(text)
 }
 
 // querier is a pool, or one connection.

@@ -57,8 +57,10 @@ func TestRegistry(t *testing.T) {
 		`payonce_shared_commits_total`:                       0,
 		`payonce_late_commits`:                               0,
 	})
-	if got[`payonce_db_acquires_total{pool="main"}`] < 1 {
-		t.Error("no connection was taken")
+	for _, name := range []string{`payonce_db_acquires_total{pool="main"}`, `go_goroutines`, `process_resident_memory_bytes`} {
+		if got[name] < 1 {
+			t.Errorf("%s is %v", name, got[name])
+		}
 	}
 	if n, there := scrape(t, other.Handler())[`payonce_ended_total{receiver="b",result="lost"}`]; there {
 		t.Errorf("the other program counts %v ends", n)
