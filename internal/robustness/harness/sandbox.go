@@ -63,8 +63,6 @@ type Faults struct {
 	Error500   float64 `json:"error_500,omitempty"`
 	Slow       Slow    `json:"slow"`
 	ShopDown   bool    `json:"shop_down,omitempty"`
-	// ForgetKeysAfter is a duration after which the provider forgets a key.
-	ForgetKeysAfter string `json:"forget_keys_after,omitempty"`
 }
 
 // Slow delays requests.
