@@ -61,12 +61,6 @@ func TestUp_appliesEachMigrationOnce(t *testing.T) {
 func TestUp_thatFails_leavesNothingOfTheMigration(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ before, options, want string }{
-		"a database of before v0.2.0 is refused": {
-			`create table ledger_events ()`, "", "before v0.2.0",
-		},
-		"a database of v0.1.0 is refused": {
-			`create table payonce_migrations (version_id bigint, is_applied boolean); insert into payonce_migrations values (28, true)`, "", "before v0.2.0",
-		},
 		// The last table of the ledger is there already, so its migration fails late.
 		"a table is there already": {`create table account_balances ()`, "", "account_balances"},
 		"a table is locked":        {`lock table pg_class in share mode`, "&lock_timeout=100", "55P03"},
