@@ -176,9 +176,9 @@ type querier interface {
 }
 
 // execute changes tables.
-func execute(t *testing.T, q querier, sql string, args ...any) {
+func execute(t *testing.T, q querier, sql string) {
 	t.Helper()
-	if _, err := q.Exec(t.Context(), sql, args...); err != nil {
+	if _, err := q.Exec(t.Context(), sql); err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
 }
