@@ -26,16 +26,14 @@ type Intent struct {
 	ChargeReference string `json:"charge_reference"`
 	ID              string `json:"id"`
 	Status          string `json:"status"`
-	Captures        int    `json:"captures"`
 }
 
-// Money is a captured payment, or a refund that was paid, which has no currency.
+// Money is a captured payment, or a refund that was paid.
 type Money struct {
 	Reference       string `json:"reference"`
 	ChargeReference string `json:"charge_reference"` // of a captured payment
 	PaymentIntent   string `json:"payment_intent"`
 	Amount          int64  `json:"amount"`
-	Currency        string `json:"currency"`
 }
 
 // Notification is a webhook as the merchant received it.
