@@ -98,7 +98,7 @@ func TestDemo_endsByItself(t *testing.T) {
 	}
 }
 
-// TestDemo_endedHalfWay_leavesNothing kills a demo while charges flow, and interrupts another one.
+// TestDemo_endedHalfWay_leavesNothing kills a demo while charges flow, and interrupts another one, which is no success.
 func TestDemo_endedHalfWay_leavesNothing(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
