@@ -26,6 +26,7 @@ type Intent struct {
 	ChargeReference string `json:"charge_reference"`
 	ID              string `json:"id"`
 	Status          string `json:"status"`
+	Captures        int    `json:"captures"`
 }
 
 // Money is a captured payment, or a refund that was paid.
