@@ -9,8 +9,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/chromedp/cdproto/emulation"
-	"github.com/chromedp/chromedp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/robustness/harness"
@@ -29,7 +27,6 @@ func TestConsole(t *testing.T) {
 	w := newVisitor(t)
 	t.Run("pages", w.pages)
 	t.Run("keyboard", w.keyboard)
-	t.Run("without JavaScript", w.withoutScript)
 	t.Run("a charge, live", w.live)
 	t.Run("crash lab", w.lab)
 	t.Run("a killed worker", w.kill)
@@ -137,25 +134,6 @@ func (w *visitor) keyboard(t *testing.T) {
 	b.tabTo(`e.id === "find"`)
 	b.press(order + "\r")
 	b.until(`location.pathname === "/charges" && document.querySelectorAll("tbody tr").length === 1 && document.body.innerText.includes(` + strconv.Quote(order) + `)`)
-}
-
-// withoutScript shows each page, and searches.
-func (w *visitor) withoutScript(t *testing.T) {
-	t.Helper()
-	b := w.tab(t, w.url, look{1280, "light"})
-	_, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
-	must(t, err)
-	for path, heading := range w.paths(t) {
-		b.open(path)
-		b.until(`document.querySelector("h1")?.innerText.startsWith("` + heading + `") && document.querySelector("main").innerText.length > 60`)
-		if eval[bool](b, `!document.querySelector("[data-live]").hidden`) {
-			t.Errorf("%s is live without a script", path)
-		}
-	}
-	b.open("/charges")
-	b.tabTo(`e.id === "amount"`)
-	b.press("1\r")
-	b.until(`location.search.includes("amount=1") && document.body.innerText.includes("No charge matches")`)
 }
 
 // live sees a charge come and end without another page: what the page holds for the test stays.

@@ -103,6 +103,19 @@ func (c *client) get(ctx context.Context, path string, into any) error {
 	return nil
 }
 
+// fetch reads what needs no API key. It is "" unless the status is 200.
+func fetch(t *testing.T, url string) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(bounded(t), http.MethodGet, url, http.NoBody)
+	must(t, err)
+	request.Close = true
+	got, err := harness.Exchange(http.DefaultClient, request)
+	if err != nil || got.Status != http.StatusOK {
+		return ""
+	}
+	return string(got.Body)
+}
+
 // insist sends a request until it has a definitive answer.
 func (d *deployment) insist(t *testing.T, r request) answer {
 	t.Helper()

@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -80,21 +79,26 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// TestDemo_endsByItself runs the demo as the README's first command does.
+// TestDemo_endsByItself runs the demo as the README's first command does, and removes each guard of the lab from a
+// payonce of its own: exactly the checks that its entry names are violated, none where another guard stands behind.
 func TestDemo_endsByItself(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	if !*every {
-		t.Skip("not run: TestDemo runs the demo until it is interrupted (-every)")
+		t.Skip("not run: TestDemo runs the demo until it is interrupted, and removes one guard (-every)")
 	}
-	s := newStage(t)
-	if stdout, err := s.demo(t, "--charges", "30").Output(); err != nil || !bytes.Contains(stdout, []byte("every promise held")) {
-		t.Errorf("the demo ended with %v, printed %s and said\n%s", err, stdout, s.said(t))
+	for command, says := range map[string]string{"--charges 30": "every promise held", "--break all": "violated, as expected: "} {
+		s := newStage(t)
+		stdout, err := s.demo(t, strings.Fields(command)...).Output() // the lab ends with an error where other checks are violated
+		guards := bytes.Count(stdout, []byte(says)) - bytes.Count(stdout, []byte(says+"nothing"))
+		if err != nil || guards != map[bool]int{true: 9, false: 1}[command == "--break all"] {
+			t.Errorf("demo %s ended with %v, printed %s and said\n%s", command, err, stdout, s.said(t))
+		}
+		s.mustBeEmpty(t)
 	}
-	s.mustBeEmpty(t)
 }
 
-// TestDemo_endedHalfWay_leavesNothing kills a demo while charges flow, and interrupts another one.
+// TestDemo_endedHalfWay_leavesNothing kills a demo while charges flow, and interrupts another one, which is no success.
 func TestDemo_endedHalfWay_leavesNothing(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
@@ -112,44 +116,6 @@ func TestDemo_endedHalfWay_leavesNothing(t *testing.T) {
 			t.Errorf("a demo that got %s ended with 0", signal)
 		}
 	}
-}
-
-// TestGuards removes each guard of the lab from a payonce of its own: exactly the checks that
-// its entry names are violated, and with all guards none is.
-func TestGuards(t *testing.T) {
-	t.Parallel()
-	startsPrograms(t)
-	if !*every {
-		t.Skip("not run: each guard, of which TestDemo removes one (-every)")
-	}
-	s := newStage(t)
-	stdout, err := s.demo(t, "--break", "all", "--json").Output()
-	if err != nil { // also where other checks are violated
-		t.Errorf("the lab ended with %v and said\n%s", err, s.said(t))
-	}
-	var report struct {
-		Guards []struct {
-			Guard     string
-			Violated  []json.RawMessage
-			Timelines []struct{ Entries []json.RawMessage }
-		}
-	}
-	if err := json.Unmarshal(stdout, &report); err != nil {
-		t.Fatalf("the lab printed %v: %s", err, stdout)
-	}
-	needed := 0
-	for _, g := range report.Guards {
-		if len(g.Violated) > 0 {
-			needed++
-		}
-		if len(g.Timelines) == 0 || len(g.Timelines[0].Entries) == 0 {
-			t.Errorf("without %s there is no timeline", g.Guard)
-		}
-	}
-	if needed < 8 || needed != len(report.Guards)-2 {
-		t.Errorf("%d of %d guards are needed", needed, len(report.Guards))
-	}
-	s.mustBeEmpty(t)
 }
 
 // stage is a place for demos: a folder for temporary files, and programs of its
@@ -179,7 +145,8 @@ func (s *stage) demo(t *testing.T, args ...string) *exec.Cmd {
 	args = append([]string{"demo", "--charges", "12", "--seed", "7"}, args...)
 	command := exec.CommandContext(context.WithoutCancel(t.Context()), filepath.Join(s.root, "payonce"), args...)
 	command.Dir = s.root
-	command.Env = append(os.Environ(), "TMPDIR="+s.temp, "DATABASE_URL=postgres://nobody@192.0.2.1/never")
+	// Its programs get no setting of its environment: with the last one no worker starts.
+	command.Env = append(os.Environ(), "TMPDIR="+s.temp, "DATABASE_URL=postgres://nobody@192.0.2.1/never", "WORKER_CONCURRENCY=none")
 	stderr, err := os.Create(filepath.Join(s.root, "stderr"))
 	must(t, err)
 	command.Stderr = stderr

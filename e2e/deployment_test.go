@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -160,6 +162,13 @@ func stop(t *testing.T, programs ...*harness.Process) {
 	}
 }
 
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.FromSlash(path))
+	must(t, err)
+	return string(text)
+}
+
 // querier is a pool, or one connection.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
@@ -167,9 +176,9 @@ type querier interface {
 }
 
 // execute changes tables.
-func execute(t *testing.T, q querier, sql string, args ...any) {
+func execute(t *testing.T, q querier, sql string) {
 	t.Helper()
-	if _, err := q.Exec(t.Context(), sql, args...); err != nil {
+	if _, err := q.Exec(t.Context(), sql); err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
 }

@@ -17,7 +17,7 @@
 //	           the past, restored elsewhere
 //	security   hostile clients, and outputs without secrets
 //	pages      what the tutorial, the manual and the how-to show
-//	observability, demo
+//	demo       what a visitor does with it, and that nothing of it is left
 //	browser    the console's pages in Chromium (-browser)
 //	failover   the loss of a primary, also with Patroni (-failovers=20), and a full disk
 //	walk       a fault at every round trip of the api and the worker

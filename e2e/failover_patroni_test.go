@@ -145,10 +145,8 @@ func (p *patroni) startEtcd(t *testing.T, at []string) (clients string) {
 // machine.
 func (p *patroni) start(t *testing.T, n *node, name, address, api, etcd string) {
 	t.Helper()
-	text, err := os.ReadFile("../deploy/patroni/patroni.yml")
-	must(t, err)
 	folder := filepath.Join(p.dir, name)
-	config := string(text)
+	config := readFile(t, "../deploy/patroni/patroni.yml")
 	for _, change := range [][2]string{
 		{"name: db1", "name: " + name},
 		{"10.0.0.1:8008", api},

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -21,10 +22,15 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-// plantedList has a bug in each paragraph: its name as a reviewer would say it, the walk or the test
-// that catches it, what that says, and the lines that change ("-" and "+") in files ("---"), between
-// lines that stay.
-const plantedList = "testdata/planted.txt"
+// A list has a bug in each paragraph: its name as a reviewer would say it, the walk or the test that
+// catches it, what that says, and the lines that change ("-" and "+") in files ("---"), between lines
+// that stay. The generated ones were chosen by a generator in the core packages: a turned comparison, a
+// call that is left out, a word of a statement. Their names say no more than that, and any test may catch
+// them. "equivalent" says why none can.
+const (
+	plantedList   = "testdata/planted.txt"
+	generatedList = "testdata/generated.txt"
+)
 
 // A mutant is payonce with one bug planted. The bug is laid over the sources of
 // one build (go build -overlay); the tree itself never holds it, nor a switch
@@ -80,27 +86,34 @@ func readMutants(t *testing.T, list string) (all []mutant) {
 // not caught.
 func (m mutant) hunt(t *testing.T) string {
 	t.Helper()
-	if m.walk != "" {
+	switch {
+	case m.walk != "":
 		return byWalk(t, overlay(t, m.edits), m.walk, m.says)
+	case m.test != "":
+		return byTest(t, overlay(t, m.edits), m.pkg, m.test, m.says)
 	}
-	return byTest(t, overlay(t, m.edits), m.pkg, m.test, m.says)
+	return cmp.Or(m.byPackages(t, "./"+path.Dir(m.edits[0].file)), m.byPackages(t, corePackages...))
 }
 
 var (
-	mutantsWhat = flag.String("mutants", "", "mutants to hunt: all, or a number of them by -seed; none where empty")
+	mutantsWhat = flag.String("mutants", "", "mutants to hunt: all that are planted, a number of them by -seed, or generated; none where empty")
 	mutantsOf   = flag.String("mutants-of", "",
 		"files, separated by spaces: a number of mutants is drawn from those that are planted in one of them, if there are any")
 )
 
-// TestMutants shows that the other tests can fail: each planted bug must be caught
-// at the point and by the invariant that the table names.
+// TestMutants shows that the other tests can fail: each planted bug must be caught at the point and by
+// the invariant that the list names, each generated one by any test.
 func TestMutants(t *testing.T) {
 	t.Parallel()
 	if *mutantsWhat == "" {
 		t.Skip("not run: each mutant is a build of its own; -mutants=all hunts all, -mutants=3 hunts three")
 	}
 	hunted := readMutants(t, plantedList)
-	if *mutantsWhat != "all" {
+	switch *mutantsWhat {
+	case "all":
+	case "generated":
+		hunted = slices.DeleteFunc(readMutants(t, generatedList), func(m mutant) bool { return m.equivalent != "" })
+	default:
 		n, err := strconv.Atoi(*mutantsWhat)
 		if err != nil || n < 1 || n > len(hunted) {
 			t.Fatalf("-mutants=%s: neither all nor a number up to %d", *mutantsWhat, len(hunted))
@@ -163,7 +176,7 @@ func byTest(t *testing.T, overlay, pkg, test, says string) string {
 	t.Helper()
 	name := strings.ReplaceAll(test, " ", "_")
 	pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(name), "/", "$/^") + "$"
-	out, failed := goTest(t, overlay, nil, "-timeout=9m", "-run", pattern, pkg)
+	out, failed := goTest(t, overlay, "-timeout=9m", "-run", pattern, pkg)
 	if !failed || !bytes.Contains(out, []byte("--- FAIL: "+name)) || !bytes.Contains(out, []byte(says)) {
 		t.Logf("%s %s printed:\n%s", pkg, test, out)
 		return ""
@@ -172,13 +185,13 @@ func byTest(t *testing.T, overlay, pkg, test, says string) string {
 }
 
 // goTest runs tests of the tree under an overlay. Most bugs show in a condition that never holds.
-func goTest(t *testing.T, overlay string, env []string, args ...string) (out []byte, failed bool) {
+func goTest(t *testing.T, overlay string, args ...string) (out []byte, failed bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
 	defer cancel()
 	command := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-overlay=" + overlay}, args...)...)
 	command.Dir = ".."
-	command.Env = append(append(os.Environ(), "AWAIT_STALL=15s"), env...)
+	command.Env = append(os.Environ(), "AWAIT_STALL=15s", "TEST_DATABASE_URL="+sharedServer(t).at.String())
 	out, err := command.CombinedOutput()
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
@@ -218,94 +231,29 @@ func mutated(t *testing.T, program, overlay string) harness.Binaries {
 	return b
 }
 
+// corePackages are those that mutants are generated in, and others whose tests hunt what slips through
+// those of its own package.
+var corePackages = strings.Fields(`./domain ./ledger ./idempotency ./inbox ./outbox ./groupcommit ./intake ./fulfillment
+	./internal/httpapi ./internal/audit ./cmd/worker ./ledger/books ./inbox/deadletter ./outbox/doorbell`)
+
+// byPackages hunts with all tests of packages, and returns those that fail.
+func (m mutant) byPackages(t *testing.T, packages ...string) string {
+	t.Helper()
+	out, failed := goTest(t, overlay(t, m.edits), append([]string{"-timeout=4m", "-vet=off", "-failfast"}, packages...)...)
+	if !failed {
+		return ""
+	}
+	return strings.Join(regexp.MustCompile(`(?m)^ *(?:--- FAIL: |FAIL\t)\S+`).FindAllString(string(out), -1), "; ")
+}
+
 // TestMutants_canBePlanted looks that the tree still holds what each of them
 // replaces: most runs plant but a few.
 func TestMutants_canBePlanted(t *testing.T) {
 	t.Parallel()
-	generated, of := readMutants(t, generatedList), map[string]int{}
-	for _, m := range generated {
-		if m.equivalent == "" {
-			of[m.folder()]++
-		}
-	}
-	for _, pkg := range corePackages {
-		if of[pkg] < eachPackage {
-			t.Errorf("%s has %d generated mutants that a test can kill, want %d or more", pkg, of[pkg], eachPackage)
-		}
-	}
-	for _, m := range append(readMutants(t, plantedList), generated...) {
+	for _, m := range append(readMutants(t, plantedList), readMutants(t, generatedList)...) {
 		t.Run(strings.ReplaceAll(m.name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
 			overlay(t, m.edits)
 		})
 	}
-}
-
-// generatedList has mutants of the core packages that a generator chose, ten or more of each: a
-// turned comparison, a call that is left out, a word of a statement. "equivalent" says why no test
-// can kill one.
-const generatedList = "testdata/generated.txt"
-
-// eachPackage is how many of them each core package has.
-const eachPackage = 10
-
-// corePackages are those that mutants are generated in.
-var corePackages = []string{"domain", "ledger", "idempotency", "inbox", "outbox", "groupcommit", "intake", "fulfillment"}
-
-var generated = flag.String("generated", "", "what to do with the generated mutants: hunt (until a test fails), matrix (which tests fail); nothing where empty")
-
-// folder is that of the mutant's file.
-func (m mutant) folder() string { return path.Dir(m.edits[0].file) }
-
-// TestGenerated plants each generated mutant and runs the tests of its package, and of others
-// where none of them fails. With -generated=matrix it prints all tests that each of them fails: a test of
-// which every mutant has another killer may go, if it is the home of no promise.
-func TestGenerated(t *testing.T) {
-	t.Parallel()
-	if *generated == "" {
-		t.Skip("not run: each mutant is a build and a run of its package's tests; -generated=hunt runs them")
-	}
-	for _, m := range readMutants(t, generatedList) {
-		if m.equivalent != "" {
-			continue
-		}
-		t.Run(strings.ReplaceAll(m.edits[0].file+" "+m.name, " ", "_"), func(t *testing.T) {
-			killers := m.killers(t, "./"+m.folder())
-			if len(killers) == 0 {
-				killers = m.killers(t, others(m.folder())...)
-			}
-			if len(killers) == 0 {
-				t.Error("SURVIVES")
-			}
-			t.Logf("fails:\n\t%s", strings.Join(killers, "\n\t"))
-		})
-	}
-}
-
-// others are the packages whose tests hunt what those of its own package let through.
-func others(pkg string) []string {
-	packages := []string{"./internal/httpapi", "./internal/audit", "./cmd/worker", "./ledger/books", "./inbox/deadletter", "./outbox/doorbell"}
-	for _, other := range corePackages {
-		if other != pkg {
-			packages = append(packages, "./"+other)
-		}
-	}
-	return packages
-}
-
-// killers are the packages that fail under the mutant, and the tests by their innermost names.
-func (m mutant) killers(t *testing.T, packages ...string) (names []string) {
-	t.Helper()
-	args := []string{"-timeout=4m", "-vet=off"}
-	if *generated == "hunt" {
-		args = append(args, "-failfast")
-	}
-	out, failed := goTest(t, overlay(t, m.edits), []string{"TEST_DATABASE_URL=" + sharedServer(t).at.String()}, append(args, packages...)...)
-	if !failed {
-		return nil
-	}
-	names = matches(t, string(out), `(?m)^ *(?:--- FAIL: |FAIL\t)(\S+)`)
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		return slices.ContainsFunc(names, func(other string) bool { return strings.HasPrefix(other, name+"/") })
-	})
 }

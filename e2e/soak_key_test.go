@@ -232,8 +232,8 @@ func (r *keyring) settle(t *testing.T) {
 type keyCall string
 
 const (
-	orderA  keyCall = "post A"
-	orderB  keyCall = "post B"
+	orderA  keyCall = "A" // a post
+	orderB  keyCall = "B"
 	readKey keyCall = "read"
 )
 
@@ -310,48 +310,42 @@ func agree[T ~string](known *T, shown T) bool {
 	return shown == "" || shown == *known
 }
 
-// TestUsedKey plants histories that no correct service could have, such as "0-9 A first 1, 3-4 read absent",
-// beside those that it may.
+// TestUsedKey plants histories that no correct service could have, in the order of the answers, beside those that it may.
+// A call with ~ began before any other was answered.
 func TestUsedKey(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name, history string
 		want          bool
 	}{
-		{"one first answer, its replays, and another order refused", "0-9 A first 1, 1-2 B in-flight, 3-4 read absent, 5-20 A replayed 1, 10-11 read found 1, 12-13 B reused", true},
-		{"an unknown call that took effect", "0-1 A unknown, 2-3 read found 1, 4-5 A replayed 1", true},
-		{"an unknown call that took none", "0-1 A unknown, 2-3 B first 1, 4-5 A reused", true},
-		{"an unknown call that took effect long after", "0-1 A unknown, 2-3 read absent, 4-5 B reused, 6-7 A replayed 1", true},
-		{"unknown calls of both orders, of which the later one took effect", "0-1 A unknown, 1-2 B unknown, 2-3 A unknown, 4-5 B replayed 1", true},
-		{"two different first answers", "0-1 A first 1, 2-3 A first 2", false},
-		{"two first answers at once", "0-5 A first 1, 1-4 A first 1", false},
-		{"a first answer that was lost", "0-1 A first 1, 2-3 read absent", false},
-		{"a lost one whose key serves another order", "0-1 A first 1, 2-3 B first 2", false},
-		{"a replay of what was never answered", "0-1 A replayed 1", false},
-		{"a first answer after a replay", "0-1 A replayed 1, 2-3 A first 1", false},
-		{"a replay with another body", "0-1 A first 1, 2-3 A replayed 2", false},
-		{"one unknown call that has set the key for both orders", "0-1 A unknown, 2-3 A replayed 1, 4-5 B replayed 1", false},
-		{"in flight after the answer was given", "0-1 A first 1, 2-3 A in-flight", false},
-		{"refused as another order's while the key is free", "0-1 A reused, 2-3 read absent", false},
+		{"one first answer, its replays, and another order refused", "B in-flight, read absent, A first 1, read found 1, B reused, ~A replayed 1", true},
+		{"an unknown call that took effect", "A unknown, read found 1, A replayed 1", true},
+		{"an unknown call that took none", "A unknown, B first 1, A reused", true},
+		{"an unknown call that took effect long after", "A unknown, read absent, B reused, A replayed 1", true},
+		{"unknown calls of both orders, of which the later one took effect", "A unknown, B unknown, A unknown, B replayed 1", true},
+		{"a late answer to what was in flight", "A first 1, ~B in-flight, ~read absent", true},
+		{"two different first answers", "A first 1, A first 2", false},
+		{"two first answers at once", "A first 1, ~A first 1", false},
+		{"a first answer that was lost", "A first 1, read absent", false},
+		{"a lost one whose key serves another order", "A first 1, B first 2", false},
+		{"a replay of what was never answered", "A replayed 1", false},
+		{"a first answer after a replay", "A replayed 1, A first 1", false},
+		{"a replay with another body", "A first 1, A replayed 2", false},
+		{"one unknown call that has set the key for both orders", "A unknown, A replayed 1, B replayed 1", false},
+		{"in flight after the answer was given", "A first 1, A in-flight", false},
+		{"refused as another order's while the key is free", "A reused, read absent", false},
 	} {
-		k, wasSet, agrees := &usedKey{unanswered: map[keyCall]int{}}, map[*operation]bool{}, true
-		begins, ends := map[int]*operation{}, map[int]*operation{}
+		k, agrees := &usedKey{unanswered: map[keyCall]int{}}, true
 		for one := range strings.SplitSeq(test.history, ", ") {
-			o, began, ended, call := &operation{usedKey: k}, 0, 0, ""
-			if n, err := fmt.Sscanf(one, "%d-%d %s %s %s", &began, &ended, &call, &o.kind, &o.now); n < 4 {
+			o := &operation{usedKey: k}
+			one, early := strings.CutPrefix(one, "~")
+			if n, err := fmt.Sscan(one, &o.call, &o.kind, &o.now); n < 2 {
 				t.Fatalf("%q: %v", one, err)
 			}
-			o.call = map[string]keyCall{"A": orderA, "B": orderB, "read": readKey}[call]
 			if o.kind == keyFirst || o.kind == keyReplay {
 				o.text = "body of " + o.now
 			}
-			begins[began], ends[ended] = o, o
-		}
-		for tick := range 21 {
-			wasSet[begins[tick]] = k.set
-			if o := ends[tick]; o != nil {
-				agrees = agrees && o.agrees(wasSet[o])
-			}
+			agrees = o.agrees(k.set && !early) && agrees
 		}
 		if got := agrees && k.explained(); got != test.want {
 			t.Errorf("%s: a correct service may answer so: %v, want %v", test.name, got, test.want)

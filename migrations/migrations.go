@@ -66,8 +66,8 @@ const lockTimeout = "10000"
 // before it stay. A migration that waits longer than ten seconds for a table fails,
 // unless url says otherwise (lock_timeout).
 //
-// It refuses a database of before v0.2.0, and tables that were restored before the roles
-// existed, because no migration restores the rights of the roles.
+// It refuses tables that were restored before the roles existed, because no migration restores
+// the rights of the roles.
 func Up(ctx context.Context, url string) error {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -78,9 +78,6 @@ func Up(ctx context.Context, url string) error {
 	}
 	db := stdlib.OpenDB(*config)
 	defer func() { _ = db.Close() }() // only read from: a failed close loses nothing
-	if err := refuseOutdated(ctx, db); err != nil {
-		return err
-	}
 	if err := apply(ctx, db, All()); err != nil {
 		return err
 	}
@@ -109,31 +106,6 @@ func apply(ctx context.Context, db *sql.DB, all []Migration) error {
 	}
 	if _, err := provider.Up(ctx); err != nil {
 		return fmt.Errorf("migrate: %w", err)
-	}
-	return nil
-}
-
-// oldest is the first number of a schema that can be migrated.
-const oldest = 31
-
-func refuseOutdated(ctx context.Context, db *sql.DB) error {
-	var outdated bool
-	err := db.QueryRowContext(ctx, `-- migrations.refuseOutdated
-select to_regclass('ledger_events') is not null and to_regclass('payonce_migrations') is null`).Scan(&outdated)
-	if err == nil && !outdated {
-		var exists bool
-		err = db.QueryRowContext(ctx, `-- migrations.refuseOutdated2
-select to_regclass('payonce_migrations') is not null`).Scan(&exists)
-		if err == nil && exists {
-			err = db.QueryRowContext(ctx, `-- migrations.refuseOutdated3
-select exists (select from payonce_migrations where version_id between 1 and $1)`, oldest-1).Scan(&outdated)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("look for the schema: %w", err)
-	}
-	if outdated {
-		return errors.New("the database has a schema of before v0.2.0, which cannot be upgraded: create a new database")
 	}
 	return nil
 }

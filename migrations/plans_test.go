@@ -284,13 +284,8 @@ func TestEveryStatementPrepares(t *testing.T) {
 			t.Errorf("%s: its first line is no name, such as -- inbox.claim", at)
 		}
 	}
-	for _, room := range []string{
-		"ledger", "ledger/books", "outbox", "outbox/doorbell", "inbox", "inbox/deadletter", "idempotency",
-		"fulfillment", "fulfillment/operate", "internal/merchants", "internal/audit",
-	} {
-		if found["../"+room] == 0 {
-			t.Errorf("no statement found in %s: does this test still know how they are written?", room)
-		}
+	if len(found) < 20 {
+		t.Errorf("only these packages have statements: does this test still know how they are written? %v", found)
 	}
 	t.Logf("statements prepared: %v", found)
 }

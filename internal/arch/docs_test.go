@@ -34,9 +34,17 @@ var (
 	noAnchor     = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
 )
 
+// TestDocs_nameWhatExists looks at the pages, and at the tests that comments of the code name.
 func TestDocs_nameWhatExists(t *testing.T) {
 	t.Parallel()
 	tr := readTree(t)
+	for at, text := range tr {
+		for _, match := range inComment.FindAllStringSubmatch(text, -1) {
+			if strings.HasSuffix(at, ".go") && !strings.HasSuffix(at, "_test.go") && !hasTest(match[1]) {
+				t.Errorf("a comment in %s names %s: no such test", at, match[1])
+			}
+		}
+	}
 	for _, page := range tr.pages() {
 		for _, name := range tr.missing(page, tr[page]) {
 			t.Errorf("%s names %s: no such thing", page, name)
@@ -67,14 +75,14 @@ func (tr tree) missing(page, text string) (missing []string) {
 			check(hasTest(name), name)
 		case isIdentifier.MatchString(name):
 			ours := tr.exists(dir+"/") || strings.HasPrefix(dir, "internal/")
-			check(!ours || declares(dir, false, is(path.Ext("." + identifier)[1:])), name)
+			check(!ours || declares()[dir+" "+path.Ext("." + identifier)[1:]], name)
 		case isFile.MatchString(name):
 			check(tr.exists(name), name)
 		}
 	}
 	for _, match := range inFile.FindAllStringSubmatch(prose, -1) {
 		for _, name := range inQuotes.FindAllStringSubmatch(match[1], -1) {
-			check(fileDeclares(match[2], path.Ext("." + name[1])[1:]), name[1]+" in "+match[2])
+			check(declares()[match[2]+" "+path.Ext("." + name[1])[1:]], name[1]+" in "+match[2])
 		}
 	}
 	for _, match := range link.FindAllStringSubmatch(prose, -1) {
@@ -88,19 +96,14 @@ func (tr tree) missing(page, text string) (missing []string) {
 		}
 	}
 	for _, match := range command.FindAllStringSubmatch(text, -1) {
-		check(declares(match[1], true, func(test string) bool { return strings.Contains(test, match[2]) }), "./"+match[1]+" "+match[2])
+		there := false
+		for at := range declares() {
+			test, of := strings.CutPrefix(at, "test "+match[1]+" ")
+			there = there || of && strings.Contains(test, match[2])
+		}
+		check(there, "./"+match[1]+" "+match[2])
 	}
 	return missing
-}
-
-// fileDeclares reports whether a file, which may be named without its folder, declares a name.
-func fileDeclares(file, name string) bool {
-	for at, declared := range names() {
-		if (at == file || path.Base(at) == file) && slices.Contains(declared, name) {
-			return true
-		}
-	}
-	return false
 }
 
 // anchors are the names by which GitHub links to the headings of a page.
@@ -109,25 +112,6 @@ func anchors(text string) (names []string) {
 		names = append(names, strings.ReplaceAll(noAnchor.ReplaceAllString(strings.ToLower(match[1]), ""), " ", "-"))
 	}
 	return names
-}
-
-// TestComments_nameTests: each test that a comment of the code names exists.
-func TestComments_nameTests(t *testing.T) {
-	t.Parallel()
-	tr, named := readTree(t), 0
-	for at, text := range tr {
-		if !strings.HasSuffix(at, ".go") || strings.HasSuffix(at, "_test.go") {
-			continue
-		}
-		for _, match := range inComment.FindAllStringSubmatch(text, -1) {
-			if named++; !hasTest(match[1]) {
-				t.Errorf("a comment in %s names %s: no such test", at, match[1])
-			}
-		}
-	}
-	if named == 0 {
-		t.Error("no comment names a test")
-	}
 }
 
 // TestReadme_saysWhatThePackagesImport compares the table of README.md with what each public package, and

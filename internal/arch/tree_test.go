@@ -78,32 +78,30 @@ func (tr tree) exists(name string) bool {
 	return false
 }
 
-// names are what each Go file declares: functions, types, values, fields and methods.
-var names = sync.OnceValue(func() map[string][]string {
+// declares has the functions, types, values, fields and methods of each Go file, behind its path, its name and its
+// folder; those of a test behind "test FOLDER" and "test " in place of the folder.
+var declares = sync.OnceValue(func() map[string]bool {
 	declaration := regexp.MustCompile(`(?m)^(?:func (?:\([^)]*\) )?|type |const |var |\t+)((?:\w+, )*\w+)`)
-	found := make(map[string][]string)
+	found := make(map[string]bool)
 	files, _ := texts() // its error is readTree's
 	for at, text := range files {
-		if strings.HasSuffix(at, ".go") {
-			for _, match := range declaration.FindAllStringSubmatch(text, -1) {
-				found[at] = append(found[at], strings.Split(match[1], ", ")...)
+		places := []string{at, path.Base(at), path.Dir(at)}
+		switch {
+		case strings.HasSuffix(at, "_test.go"):
+			places = []string{at, path.Base(at), "test " + path.Dir(at), "test "}
+		case !strings.HasSuffix(at, ".go"):
+			continue
+		}
+		for _, match := range declaration.FindAllStringSubmatch(text, -1) {
+			for name := range strings.SplitSeq(match[1], ", ") {
+				for _, place := range places {
+					found[place+" "+name] = true
+				}
 			}
 		}
 	}
 	return found
 })
-
-// declares reports whether a Go file, which is one of a package's if dir is not empty, declares what matches.
-func declares(dir string, tests bool, matches func(name string) bool) bool {
-	for at, declared := range names() {
-		if strings.HasSuffix(at, "_test.go") == tests && (dir == "" || path.Dir(at) == dir) && slices.ContainsFunc(declared, matches) {
-			return true
-		}
-	}
-	return false
-}
-
-func is(name string) func(string) bool { return func(other string) bool { return other == name } }
 
 // hasTest reports whether there is a test, whose name may have its package before it and its case behind it. A case of
 // TestDecides begins with a table of testdata.
@@ -112,7 +110,7 @@ func hasTest(name string) bool {
 	function, one, _ := strings.Cut(name[len(dir):], "/")
 	table, _, _ := strings.Cut(one, "/")
 	there := function != "TestDecides" || table == "" || regexp.MustCompile(`(?m)^== `+regexp.QuoteMeta(table)+`( |$)`).MatchString(tables())
-	return there && declares(strings.TrimSuffix(dir, "."), true, is(function))
+	return there && declares()["test "+strings.TrimSuffix(dir, ".")+" "+function]
 }
 
 // tables are those that TestDecides of fulfillment has.

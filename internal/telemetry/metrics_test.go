@@ -43,7 +43,8 @@ func TestRegistry(t *testing.T) {
 	conn, err := db.Pool().Acquire(t.Context())
 	testdb.Must(t, err)
 	defer conn.Release()
-	want(t, scrape(t, m.Handler()), map[string]float64{
+	got := scrape(t, m.Handler())
+	want(t, got, map[string]float64{
 		`payonce_ended_total{receiver="a",result="done"}`:    0,
 		`payonce_ended_total{receiver="b",result="lost"}`:    2,
 		`payonce_requests_total{route="/v1/charges"}`:        1,
@@ -56,6 +57,11 @@ func TestRegistry(t *testing.T) {
 		`payonce_shared_commits_total`:                       0,
 		`payonce_late_commits`:                               0,
 	})
+	for _, name := range []string{`go_goroutines`, `process_resident_memory_bytes`} {
+		if got[name] < 1 {
+			t.Errorf("%s is %v", name, got[name])
+		}
+	}
 	if n, there := scrape(t, other.Handler())[`payonce_ended_total{receiver="b",result="lost"}`]; there {
 		t.Errorf("the other program counts %v ends", n)
 	}

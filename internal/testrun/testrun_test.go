@@ -34,8 +34,6 @@ func TestProcess(t *testing.T) { //nolint:paralleltest // it is alone in its pro
 	case "passes":
 	case "fails by its choices":
 		t.Errorf("chosen: %d", testrun.Rand(t).Uint64())
-	case "fails":
-		t.Error("it fails")
 	case "panics":
 		panic("it panics")
 	case "leaves a goroutine":
@@ -58,7 +56,6 @@ func TestMain_leavesNothingBehind(t *testing.T) {
 		fail bool
 	}{
 		{role: "passes"},
-		{role: "fails", fail: true},
 		{role: "panics", fail: true},
 		{role: "hangs", args: []string{"-test.timeout=100ms"}, fail: true},
 		{role: "leaves a goroutine", fail: true},

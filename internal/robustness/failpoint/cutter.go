@@ -43,9 +43,6 @@ func (c *Cutter) Arm(side Side, statements int) {
 	c.side, c.least, c.aimed = side, statements, nil
 }
 
-// Refuse refuses new connections from then on.
-func (c *Cutter) Refuse() { _ = c.listener.Close() } // Close closes it a second time and ignores the error
-
 // Cuts is how many connections were cut at a batch.
 func (c *Cutter) Cuts() int {
 	c.mu.Lock()

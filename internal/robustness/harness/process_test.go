@@ -2,14 +2,12 @@ package harness_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -33,8 +31,6 @@ func TestMain(m *testing.M) {
 	case "deaf server":
 		signal.Ignore(syscall.SIGTERM)
 		os.Exit(serve(context.Background()))
-	case "environment":
-		environment()
 	}
 }
 
@@ -60,19 +56,12 @@ func serve(ctx context.Context) int {
 	return 0
 }
 
-func environment() {
-	var names []string
-	for _, variable := range os.Environ() {
-		name, _, _ := strings.Cut(variable, "=")
-		names = append(names, name)
-	}
-	_ = json.NewEncoder(os.Stdout).Encode(names)
-}
-
 func start(t *testing.T, role string) *harness.Process {
 	t.Helper()
+	self, err := os.Executable()
+	testrun.Must(t, err)
 	p, err := harness.Start(bounded(t), harness.Program{
-		Name: "program", Path: self(t), Log: t.TempDir(), Env: map[string]string{"ROLE": role},
+		Name: "program", Path: self, Log: t.TempDir(), Env: map[string]string{"ROLE": role},
 	})
 	testrun.Must(t, err)
 	t.Cleanup(func() { _ = p.Kill() })
@@ -123,26 +112,4 @@ func TestProcess(t *testing.T) {
 	})
 }
 
-func TestRun_passesTheEnvironmentGivenAndNothingOfOurs(t *testing.T) {
-	t.Parallel()
-	out, err := harness.Run(t.Context(), map[string]string{"ROLE": "environment"}, self(t))
-	var names []string
-	if err != nil || json.Unmarshal(out, &names) != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	names = slices.DeleteFunc(names, func(name string) bool {
-		return slices.Contains([]string{"PATH", "HOME", "TMPDIR", "ALLOW_PLAINTEXT"}, name)
-	})
-	if !slices.Equal(names, []string{"ROLE"}) {
-		t.Errorf("environment: %v", names)
-	}
-}
-
 var bounded = testrun.Bounded
-
-func self(t *testing.T) string {
-	t.Helper()
-	path, err := os.Executable()
-	testrun.Must(t, err)
-	return path
-}

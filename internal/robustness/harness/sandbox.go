@@ -29,13 +29,12 @@ type Intent struct {
 	Captures        int    `json:"captures"`
 }
 
-// Money is a captured payment, or a refund that was paid, which has no currency.
+// Money is a captured payment, or a refund that was paid.
 type Money struct {
 	Reference       string `json:"reference"`
 	ChargeReference string `json:"charge_reference"` // of a captured payment
 	PaymentIntent   string `json:"payment_intent"`
 	Amount          int64  `json:"amount"`
-	Currency        string `json:"currency"`
 }
 
 // Notification is a webhook as the merchant received it.
@@ -63,8 +62,6 @@ type Faults struct {
 	Error500   float64 `json:"error_500,omitempty"`
 	Slow       Slow    `json:"slow"`
 	ShopDown   bool    `json:"shop_down,omitempty"`
-	// ForgetKeysAfter is a duration after which the provider forgets a key.
-	ForgetKeysAfter string `json:"forget_keys_after,omitempty"`
 }
 
 // Slow delays requests.
