@@ -106,13 +106,9 @@ func (d *Demo) Break(ctx context.Context, name string) (all []Finding, err error
 		return nil, fmt.Errorf("--break %s: there is no such guard; --break list lists them", name)
 	}
 	d.say("payonce demo --break %s: on a throw-away PostgreSQL server, which is removed in the end", name)
-	defer func() { err = errors.Join(err, d.close(ctx)) }()
-	if err := d.build(ctx); err != nil {
-		return nil, err
-	}
 	var wrong error
 	for _, g := range guards {
-		f, err := d.without(ctx, g, d.Say)
+		f, err := d.without(ctx, g)
 		if err != nil {
 			return all, fmt.Errorf("without %s: %w", g.Name, err)
 		}
@@ -124,13 +120,12 @@ func (d *Demo) Break(ctx context.Context, name string) (all []Finding, err error
 	return all, wrong
 }
 
-// without runs another payonce without a guard. It uses the demo's programs, and nothing else of it.
-func (d *Demo) without(ctx context.Context, g Guard, say func(string)) (f Finding, err error) {
+// without runs a payonce without a guard.
+func (d *Demo) without(ctx context.Context, g Guard) (f Finding, err error) {
 	const timeout, tries = 5 * time.Minute, 5
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	other := &Demo{Say: say, Now: d.Now, lab: true}
-	other.world.Binaries = d.world.Binaries
+	other := &Demo{Say: d.Say, Now: d.Now, lab: true}
 	defer func() { err = errors.Join(err, other.close(ctx)) }()
 	stock := []string{"mug=10", "gone=1"}
 	for try := range tries {
@@ -180,13 +175,11 @@ func (d *Demo) inflict(ctx context.Context, scene entry, try string) (shown []st
 		}
 		return shown, nil
 	}
+	if _, err := d.db.Exec(ctx, scene["before"]); err != nil {
+		return nil, err
+	}
 	if scene["requests"] != "" {
-		_, err := d.db.Exec(ctx, scene["before"])
-		if err == nil {
-			shown, err = d.race(ctx, scene, try)
-		}
-		_, undone := d.db.Exec(ctx, scene["after"])
-		return shown, errors.Join(err, undone)
+		return d.race(ctx, scene, try)
 	}
 	own, err := d.endedCharge(ctx, scene, try)
 	if err != nil {
