@@ -61,7 +61,7 @@ func TestControl_refuses(t *testing.T) {
 	open, id := f.create("pm_card_visa"), f.captured("pm_card_visa")
 	for call, bodies := range map[[2]string][]string{
 		{http.MethodPut, "/faults"}: {
-			``, `{}{}`, `{"drop":1}`, `{"DROP_BEFORE":1}`, `{"drop_before":1.1}`, `{"slow":{"p":2,"ms":1}}`, `{"slow":{"p":1,"ms":60001}}`, `{"forget_keys_after":"-1h"}`,
+			``, `{}{}`, `{"drop":1}`, `{"DROP_BEFORE":1}`, `{"slow":{"p":1,"ms":60001}}`, `{"forget_keys_after":"soon"}`,
 		},
 		{http.MethodPost, "/duplicate-webhooks"}: {`{}`, `{"times":1001}`},
 		{http.MethodPost, "/dispute"}:            {`{"payment_intent":"` + open + `"}`, `{"payment_intent":"` + id + `","outcome":"draw"}`},

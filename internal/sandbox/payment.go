@@ -2,10 +2,8 @@ package sandbox
 
 import (
 	"cmp"
-	"io"
 	"maps"
 	"net/http"
-	"net/url"
 	"strings"
 )
 
@@ -24,8 +22,8 @@ const (
 func (s *Sandbox) createIntent(c *call) any {
 	p, status := c.params, statusRequiresMethod
 	amount, currency := p.number("amount"), strings.ToLower(p.Get("currency"))
-	method, customer, confirm := p.Get("payment_method"), p.Get("customer"), p.Get("confirm") == "true"
-	switch refused := cmp.Or(chargeable(amount, currency), s.books.usable(method, customer)); {
+	method, confirm := p.Get("payment_method"), p.Get("confirm") == "true"
+	switch refused := chargeable(amount, currency); {
 	case refused != nil:
 		return refused
 	case method != "":
@@ -34,7 +32,7 @@ func (s *Sandbox) createIntent(c *call) any {
 		return missing("payment_method")
 	}
 	i := s.newObject("payment_intent", "pi_", object{
-		"amount": amount, "currency": currency, "customer": customer, "description": p.Get("description"),
+		"amount": amount, "currency": currency, "customer": p.Get("customer"), "description": p.Get("description"),
 		"metadata": p.metadata(), "payment_method": method, "status": status, "_charge": c.Header.Get("Payonce-Charge"),
 	})
 	i["client_secret"] = i.text("id") + "_secret_" + strings.TrimPrefix(i.text("id"), "pi_")
@@ -73,10 +71,6 @@ func (s *Sandbox) confirmIntent(c *call, i object) any {
 	if method == "" {
 		return unexpected(i, "confirm without a payment_method")
 	}
-	if refused := s.books.usable(method, i.text("customer")); refused != nil {
-		refused.object["payment_intent"] = i.shown()
-		return refused
-	}
 	i["payment_method"] = method
 	return s.attempt(c, i)
 }
@@ -89,16 +83,12 @@ func (s *Sandbox) attempt(c *call, i object) any {
 		"metadata": i["metadata"], "payment_intent": i["id"], "payment_method": i["payment_method"], "status": "pending",
 	})
 	i["latest_charge"], i["last_payment_error"], i["next_action"] = ch["id"], nil, nil
-	o, token := stripe.Methods[i.text("payment_method")]
-	if !token {
-		o.Status = statusSucceeded // of the methods that customers have saved
-	}
+	o := stripe.Methods[i.text("payment_method")]
 	back := c.params.Get("return_url")
 	if o.Code == "" || o.Status != "" && back != "" {
 		if o.Status == statusRequiresAction {
 			page := "http://" + c.Host + "/authenticate/" + i.text("id")
 			i["next_action"] = object{"type": "redirect_to_url", "redirect_to_url": object{"url": page, "return_url": back}}
-			i["_return_url"] = back
 		}
 		s.become(c, i, ch, o.Status)
 		return i
@@ -163,25 +153,14 @@ func (s *Sandbox) settle() {
 	s.books.record(c.changed...)
 }
 
-const authenticationPage = `<!doctype html><title>3-D Secure</title><h1>3-D Secure of the sandbox</h1>
-<form method="post">
-<button formaction="?outcome=succeeded">Complete</button> <button formaction="?outcome=failed">Fail</button></form>
-`
-
-// showAuthentication is GET /authenticate/{id}: the page to which the customer is sent.
-func (s *Sandbox) showAuthentication(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	_, _ = io.WriteString(w, authenticationPage)
-}
-
-// authenticate is POST /authenticate/{id}?outcome=succeeded or failed: what the customer does on the page.
-// It sends the customer back to the shop's return_url, as Stripe does.
+// authenticate is POST /authenticate/{id}?outcome=succeeded or failed: what the customer does on the page to which
+// the intent sends the customer.
 func (s *Sandbox) authenticate(c *call, i object) any {
 	if i["status"] != statusRequiresAction {
 		return unexpected(i, "authenticate")
 	}
-	outcome, status := c.URL.Query().Get("outcome"), statusSucceeded
-	switch outcome {
+	status := statusSucceeded
+	switch outcome := c.URL.Query().Get("outcome"); outcome {
 	case "succeeded":
 	case "failed":
 		status = statusRequiresMethod
@@ -190,15 +169,7 @@ func (s *Sandbox) authenticate(c *call, i object) any {
 	default:
 		return invalid("", "outcome", "The outcome is %q: give succeeded or failed.", outcome)
 	}
-	back, err := url.Parse(i.text("_return_url"))
-	if err != nil {
-		return invalid("url_invalid", "return_url", "Not a valid URL")
-	}
-	query := back.Query()
-	query.Set("payment_intent", i.text("id"))
-	query.Set("redirect_status", outcome)
-	back.RawQuery = query.Encode()
 	i["next_action"] = nil
 	s.become(c, i, s.books.get("charge", i.text("latest_charge")), status)
-	return answer{status: http.StatusSeeOther, location: back.String()}
+	return i
 }
