@@ -77,7 +77,7 @@ func (c *console) showDemo(found harness.Audit) {
 // showGuards runs the guard lab, or lists its guards.
 func (d demoCmd) showGuards(ctx context.Context, c *console, lab *demo.Demo) error {
 	if d.Break == "list" {
-		showList(c, demo.Guards(), columns[demo.Guard]{"GUARD\tKIND\tFAULT\tVIOLATED WITHOUT IT", func(g demo.Guard) []any {
+		showList(c, demo.Lab.Guards, columns[demo.Guard]{"GUARD\tKIND\tFAULT\tVIOLATED WITHOUT IT", func(g demo.Guard) []any {
 			return []any{g.Name, g.Kind, g.Fault, g.Violates()}
 		}})
 		return nil
@@ -88,7 +88,7 @@ func (d demoCmd) showGuards(ctx context.Context, c *console, lab *demo.Demo) err
 	}
 	c.show(map[string]any{"ok": err == nil, "guards": findings}, func(p io.Writer) {
 		for _, f := range findings {
-			removed := strings.TrimSuffix(f.Kind+": "+strings.Join(strings.Fields(f.Remove), " "), ": ")
+			removed := strings.TrimSuffix(f.Kind+": "+strings.Join(f.Remove, " "), ": ")
 			fmt.Fprintf(p, "\n%s: %s\n  removed    %s\n  fault      %s\n", f.Name, f.Verdict(), removed, f.Fault)
 			for _, check := range f.Violated {
 				fmt.Fprintf(p, "  violated   %s, for example %s\n", check.Name, oneLine(check.Examples[0]))
@@ -121,8 +121,8 @@ func serveDemo(ctx context.Context, d *demo.Demo) error {
 		}
 	}
 	var actions []web.Action
-	for _, a := range demo.Actions() {
-		actions = append(actions, web.Action(a))
+	for _, a := range demo.Lab.Actions {
+		actions = append(actions, web.Action{Name: a.Name, Group: a.Group, Title: a.Title, What: a.What, Shows: a.Shows})
 	}
 	c := web.New(web.Options{Actions: actions, Do: d.Do, Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	go func() { _ = c.Serve(ctx, listener) }() // it ends with the program

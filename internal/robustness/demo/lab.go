@@ -2,7 +2,6 @@ package demo
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -19,19 +18,14 @@ type Action struct {
 	Title string
 	What  string // what it does
 	Shows string // what to watch
+
+	Faults harness.Faults // of the provider and the merchant's receiver, for a while
+	Said   string         // what they then did
 }
 
 var errNotKept = errors.New("the lab is open after the audit of payonce demo --keep, until that ends")
 
 const outageLength = 10 * time.Second
-
-// Actions are all that the crash lab can do.
-func Actions() (all []Action) {
-	for _, e := range entries("action") {
-		all = append(all, Action{e["action"], e["group"], e["title"], e["what"], e["shows"]})
-	}
-	return all
-}
 
 // keep lets actions act until ctx ends, and returns when the one in flight, which ends too, has ended.
 func (d *Demo) keep(ctx context.Context) {
@@ -72,9 +66,9 @@ func (d *Demo) act(ctx context.Context, name string) (string, error) {
 		sent, err := d.sandbox.RepeatWebhooks(ctx, 1)
 		return fmt.Sprintf("the provider sent %s once more, %d were taken", plural(sent.Events, "event"), sent.Delivered), err
 	}
-	for _, e := range entries("faults") {
-		if e["action"] == name {
-			return d.outage(ctx, e)
+	for _, a := range Lab.Actions {
+		if a.Name == name {
+			return d.outage(ctx, a)
 		}
 	}
 	return "", fmt.Errorf("there is no action %q", name)
@@ -132,18 +126,14 @@ func (d *Demo) restart(ctx context.Context) (string, error) {
 }
 
 // outage gives the provider and the merchant faults for a while.
-func (d *Demo) outage(ctx context.Context, e entry) (string, error) {
-	var faults harness.Faults
-	err := json.Unmarshal([]byte(e["faults"]), &faults)
-	if err == nil {
-		err = d.sandbox.SetFaults(ctx, faults)
-	}
+func (d *Demo) outage(ctx context.Context, a Action) (string, error) {
+	err := d.sandbox.SetFaults(ctx, a.Faults)
 	if err == nil {
 		err = harness.Wait(ctx, outageLength)
 	}
 	ctx, cancel := closing(ctx)
 	defer cancel()
-	return fmt.Sprintf("for %s %s", outageLength, e["said"]), errors.Join(err, d.sandbox.SetFaults(ctx, harness.Faults{}))
+	return fmt.Sprintf("for %s %s", outageLength, a.Said), errors.Join(err, d.sandbox.SetFaults(ctx, harness.Faults{}))
 }
 
 const repeatMessages = `
