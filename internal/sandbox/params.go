@@ -30,9 +30,9 @@ func newRule(code, message string, alternatives ...string) rule {
 
 // rules are those of the parameters. One without a rule may have any value.
 var rules = map[string]rule{
-	"amount":   newRule("parameter_invalid_integer", "Invalid integer: %s.", "[1-9][0-9]{0,17}"),
-	"limit":    newRule("parameter_invalid_integer", "Invalid integer: %s.", "[1-9][0-9]?", "100"),
-	"confirm":  newRule("", "Invalid boolean: %s.", "true", "false"),
+	"amount":         newRule("parameter_invalid_integer", "Invalid integer: %s.", "[1-9][0-9]{0,17}"),
+	"limit":          newRule("parameter_invalid_integer", "Invalid integer: %s.", "[1-9][0-9]?", "100"),
+	"confirm":        newRule("", "Invalid boolean: %s.", "true", "false"),
 	"currency":       newRule("", "Invalid currency: %s.", "(?i)"+strings.ReplaceAll(stripe.Currencies, " ", "|")),
 	"payment_method": newRule("resource_missing", "No such PaymentMethod: '%s'.", slices.Collect(maps.Keys(stripe.Methods))...),
 }
