@@ -30,11 +30,13 @@ func newRule(code, message string, alternatives ...string) rule {
 
 // rules are those of the parameters. One without a rule may have any value.
 var rules = map[string]rule{
-	"amount":         newRule("parameter_invalid_integer", "Invalid integer: %s.", "[1-9][0-9]{0,17}"),
-	"limit":          newRule("parameter_invalid_integer", "Invalid integer: %s.", "[1-9][0-9]?", "100"),
-	"confirm":        newRule("", "Invalid boolean: %s.", "true", "false"),
-	"currency":       newRule("", "Invalid currency: %s.", "(?i)"+strings.ReplaceAll(stripe.Currencies, " ", "|")),
-	"payment_method": newRule("resource_missing", "No such PaymentMethod: '%s'.", slices.Collect(maps.Keys(stripe.Methods))...),
+	"amount":   newRule("parameter_invalid_integer", "Invalid integer: %s.", "[1-9][0-9]{0,17}"),
+	"limit":    newRule("parameter_invalid_integer", "Invalid integer: %s.", "[1-9][0-9]?", "100"),
+	"confirm":  newRule("", "Invalid boolean: %s.", "true", "false"),
+	"currency": newRule("", "Invalid currency: %s.", "(?i)"+strings.ReplaceAll(stripe.Currencies, " ", "|")),
+	"payment_method": newRule("resource_missing", "No such PaymentMethod: '%s'.",
+		append(slices.Collect(maps.Keys(stripe.Methods)), savedMethod+".+", onceMethod+".+")...),
+	"customer": newRule("resource_missing", "No such customer: '%s'.", anyCustomer+".+"),
 }
 
 const limitDefault = 10
@@ -82,3 +84,28 @@ func (p params) metadata() map[string]string {
 // outcome is what an attempt comes to: a status, or the code, the decline code and the
 // message of a card error. With both, the customer can act: the status is that of a request with a return_url.
 type outcome struct{ Status, Code, Decline, Message string }
+
+// What payment methods begin with that are no test tokens. pm_saved_NAME is attached to the
+// customer cus_NAME, and pm_once_NAME to none.
+const (
+	savedMethod = "pm_saved_"
+	onceMethod  = "pm_once_"
+	anyCustomer = "cus_"
+)
+
+// usable returns Stripe's refusal of a payment method that is attached to another customer than
+// the intent's, or that is attached to none and was attempted; nil if it may be attempted.
+func (b *books) usable(method, customer string) *refusal {
+	const param = "payment_method"
+	name, saved := strings.CutPrefix(method, savedMethod)
+	once := strings.HasPrefix(method, onceMethod)
+	switch owner := anyCustomer + name; {
+	case saved && customer == "":
+		return invalid("parameter_missing", param, "%s belongs to the Customer %s. Please include the Customer.", method, owner)
+	case saved && customer != owner:
+		return invalid("", param, "%s does not belong to the Customer %s. Please use it with its own.", method, customer)
+	case once && slices.ContainsFunc(b.ids["charge"], func(id string) bool { return b.objects[id]["payment_method"] == method }):
+		return invalid("", param, "%s was previously used without a Customer. It may not be used again.", method)
+	}
+	return nil
+}

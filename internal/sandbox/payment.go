@@ -22,8 +22,8 @@ const (
 func (s *Sandbox) createIntent(c *call) any {
 	p, status := c.params, statusRequiresMethod
 	amount, currency := p.number("amount"), strings.ToLower(p.Get("currency"))
-	method, confirm := p.Get("payment_method"), p.Get("confirm") == "true"
-	switch refused := chargeable(amount, currency); {
+	method, customer, confirm := p.Get("payment_method"), p.Get("customer"), p.Get("confirm") == "true"
+	switch refused := cmp.Or(chargeable(amount, currency), s.books.usable(method, customer)); {
 	case refused != nil:
 		return refused
 	case method != "":
@@ -32,7 +32,7 @@ func (s *Sandbox) createIntent(c *call) any {
 		return missing("payment_method")
 	}
 	i := s.newObject("payment_intent", "pi_", object{
-		"amount": amount, "currency": currency, "customer": p.Get("customer"), "description": p.Get("description"),
+		"amount": amount, "currency": currency, "customer": customer, "description": p.Get("description"),
 		"metadata": p.metadata(), "payment_method": method, "status": status, "_charge": c.Header.Get("Payonce-Charge"),
 	})
 	i["client_secret"] = i.text("id") + "_secret_" + strings.TrimPrefix(i.text("id"), "pi_")
@@ -71,6 +71,10 @@ func (s *Sandbox) confirmIntent(c *call, i object) any {
 	if method == "" {
 		return unexpected(i, "confirm without a payment_method")
 	}
+	if refused := s.books.usable(method, i.text("customer")); refused != nil {
+		refused.object["payment_intent"] = i.shown()
+		return refused
+	}
 	i["payment_method"] = method
 	return s.attempt(c, i)
 }
@@ -83,7 +87,10 @@ func (s *Sandbox) attempt(c *call, i object) any {
 		"metadata": i["metadata"], "payment_intent": i["id"], "payment_method": i["payment_method"], "status": "pending",
 	})
 	i["latest_charge"], i["last_payment_error"], i["next_action"] = ch["id"], nil, nil
-	o := stripe.Methods[i.text("payment_method")]
+	o, token := stripe.Methods[i.text("payment_method")]
+	if !token {
+		o.Status = statusSucceeded // of the methods that customers have saved
+	}
 	back := c.params.Get("return_url")
 	if o.Code == "" || o.Status != "" && back != "" {
 		if o.Status == statusRequiresAction {
