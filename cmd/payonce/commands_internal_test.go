@@ -33,7 +33,7 @@ func TestReference_commands(t *testing.T) {
 func TestReference_guards(t *testing.T) {
 	t.Parallel()
 	var rows [][]string
-	for _, g := range demo.Lab.Guards {
+	for _, g := range demo.Guards() {
 		red := cmp.Or(strings.Join(g.Red, "; "), "nothing")
 		rows = append(rows, []string{arch.Code(g.Name), g.Kind + ".", "Fault: " + g.Fault + ".", "Violated: " + red + ".", "The charge: " + g.Charge + "."})
 	}

@@ -77,7 +77,7 @@ func (c *console) showDemo(found harness.Audit) {
 // showGuards runs the guard lab, or lists its guards.
 func (d demoCmd) showGuards(ctx context.Context, c *console, lab *demo.Demo) error {
 	if d.Break == "list" {
-		showList(c, demo.Lab.Guards, columns[demo.Guard]{"GUARD\tKIND\tFAULT\tVIOLATED WITHOUT IT", func(g demo.Guard) []any {
+		showList(c, demo.Guards(), columns[demo.Guard]{"GUARD\tKIND\tFAULT\tVIOLATED WITHOUT IT", func(g demo.Guard) []any {
 			return []any{g.Name, g.Kind, g.Fault, g.Violates()}
 		}})
 		return nil
@@ -121,7 +121,7 @@ func serveDemo(ctx context.Context, d *demo.Demo) error {
 		}
 	}
 	var actions []web.Action
-	for _, a := range demo.Lab.Actions {
+	for _, a := range demo.Actions() {
 		actions = append(actions, web.Action{Name: a.Name, Group: a.Group, Title: a.Title, What: a.What, Shows: a.Shows})
 	}
 	c := web.New(web.Options{Actions: actions, Do: d.Do, Log: slog.New(slog.DiscardHandler), Now: time.Now})

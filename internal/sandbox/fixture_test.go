@@ -32,18 +32,18 @@ type fixture struct {
 }
 
 // start serves a sandbox; its events are delivered while the test runs.
-func start(t testing.TB, o sandbox.Options) *fixture {
-	t.Helper()
-	f := &fixture{t: t, client: newClient()}
+func start(tb testing.TB, o sandbox.Options) *fixture {
+	tb.Helper()
+	f := &fixture{t: tb, client: newClient()}
 	o.Now = func() time.Time { return time.Now().Add(time.Duration(f.ahead.Load())) }
-	ctx, stop := context.WithCancel(t.Context())
+	ctx, stop := context.WithCancel(tb.Context())
 	it, err := sandbox.New(ctx, o)
-	testrun.Must(t, err)
+	testrun.Must(tb, err)
 	server := httptest.NewServer(it)
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		server.Close()
 		if err := it.Close(); !errors.Is(err, os.ErrClosed) { // by a test
-			testrun.Must(t, err)
+			testrun.Must(tb, err)
 		}
 	})
 	f.url, f.it, f.stop = server.URL, it, stop
@@ -96,8 +96,8 @@ func (a answered) text(path string) string {
 }
 
 // want compares the status and the values at some paths.
-func (a answered) want(t testing.TB, status int, values map[string]any) {
-	t.Helper()
+func (a answered) want(tb testing.TB, status int, values map[string]any) {
+	tb.Helper()
 	got := make(map[string]any, len(values))
 	if values == nil {
 		values = got
@@ -106,7 +106,7 @@ func (a answered) want(t testing.TB, status int, values map[string]any) {
 		got[path] = a.at(path)
 	}
 	if diff := cmp.Diff(values, got); diff != "" || a.status != status {
-		t.Errorf("status %d, want %d; values (-want +got):\n%s%s", a.status, status, diff, a.raw)
+		tb.Errorf("status %d, want %d; values (-want +got):\n%s%s", a.status, status, diff, a.raw)
 	}
 }
 
@@ -207,9 +207,9 @@ func (f *fixture) create(method string) string {
 func confirmation(id string) string { return intents + "/" + id + "/confirm" }
 
 // captured makes an intent of 1000 eur and confirms it.
-func (f *fixture) captured(method string) string {
+func (f *fixture) captured() string {
 	f.t.Helper()
-	id := f.create(method)
+	id := f.create("pm_card_visa")
 	f.post(confirmation(id)).want(f.t, http.StatusOK, members{"status": "succeeded"})
 	return id
 }

@@ -19,9 +19,9 @@ func TestJournal_survivesAKill(t *testing.T) {
 	r.setDown(true)
 	o.File = filepath.Join(t.TempDir(), "records")
 	f := start(t, o)
-	f.post("/v1/refunds", "payment_intent="+f.captured("pm_card_visa"), "amount=400").want(t, http.StatusOK, nil)
+	f.post("/v1/refunds", "payment_intent="+f.captured(), "amount=400").want(t, http.StatusOK, nil)
 	f.post(confirmation(f.create("pm_card_chargeDeclined"))).want(t, http.StatusPaymentRequired, nil)
-	f.control(http.MethodPost, "/dispute", `{"payment_intent":"`+f.captured("pm_card_visa")+`","outcome":"lost"}`).want(t, http.StatusOK, nil)
+	f.control(http.MethodPost, "/dispute", `{"payment_intent":"`+f.captured()+`","outcome":"lost"}`).want(t, http.StatusOK, nil)
 	f.must(f.notify(shopSecret, "msg_1", notice("ch_1")))
 	first := f.post(intents, eur("700", key)...)
 
@@ -39,7 +39,7 @@ func TestJournal_survivesAKill(t *testing.T) {
 	if again := next.post(intents, eur("700", key)...); !replayed(first, again) {
 		t.Errorf("answered %d %s, then %d %s", first.status, first.raw, again.status, again.raw)
 	}
-	next.captured("pm_card_visa")
+	next.captured()
 	if again := start(t, o).books(); len(again.Captures) != len(f.books().Captures)+1 {
 		t.Errorf("%d captures after a torn line", len(again.Captures))
 	}
@@ -70,7 +70,7 @@ func TestJournal_thatCannotBeWritten(t *testing.T) {
 func TestJournal_showsADoubleCapture(t *testing.T) {
 	t.Parallel()
 	o := sandbox.Options{File: filepath.Join(t.TempDir(), "records")}
-	start(t, o).captured("pm_card_visa")
+	start(t, o).captured()
 	written, err := os.ReadFile(o.File)
 	testrun.Must(t, err)
 	lines := strings.SplitAfter(string(written), "\n")

@@ -39,11 +39,11 @@ type receiver struct {
 
 const eventSecret = "whsec_events"
 
-func receive(t testing.TB) (*receiver, sandbox.Options) {
-	t.Helper()
-	r := &receiver{t: t, bodies: make(map[string][]string), ahead: &atomic.Int64{}}
+func receive(tb testing.TB) (*receiver, sandbox.Options) {
+	tb.Helper()
+	r := &receiver{t: tb, bodies: make(map[string][]string), ahead: &atomic.Int64{}}
 	r.Server = httptest.NewServer(r)
-	t.Cleanup(r.Close)
+	tb.Cleanup(r.Close)
 	return r, sandbox.Options{WebhookURL: r.URL, WebhookSecret: eventSecret, ShopSecret: shopSecret, ProcessingTime: 100 * time.Millisecond}
 }
 

@@ -49,17 +49,24 @@ type Scene struct {
 //go:embed lab.json
 var labText []byte
 
-// Lab is what the crash lab does, and the guards of the guard lab in the order in which `--break all` removes them. The
-// first guard is none, and the last one those that stand behind others: nothing is violated.
-var Lab = func() (lab struct {
+type labs struct {
 	Actions []Action
 	Guards  []Guard
-}) {
-	if err := json.Unmarshal(labText, &lab); err != nil {
+}
+
+var lab = func() (l labs) {
+	if err := json.Unmarshal(labText, &l); err != nil {
 		panic(err) // the file is part of the program
 	}
-	return lab
+	return l
 }()
+
+// Actions are all that the crash lab can do.
+func Actions() []Action { return slices.Clone(lab.Actions) }
+
+// Guards are the guards of the lab, in the order in which `--break all` removes them. The first one is none, and the
+// last one those that stand behind others: nothing is violated.
+func Guards() []Guard { return slices.Clone(lab.Guards) }
 
 // Violates names the checks that are violated without the guard.
 func (g Guard) Violates() string { return cmp.Or(strings.Join(g.Red, "; "), "nothing") }
@@ -91,7 +98,7 @@ func (f Finding) Verdict() string {
 // inflicts the guard's fault, and returns what the audit found and what happened to the charge. It
 // returns ErrBroken too if other checks are violated than the guard's. all removes each guard in turn.
 func (d *Demo) Break(ctx context.Context, name string) (all []Finding, err error) {
-	guards := slices.Clone(Lab.Guards)
+	guards := Guards()
 	if name != "all" {
 		guards = slices.DeleteFunc(guards, func(g Guard) bool { return g.Name != name })
 	}
@@ -161,7 +168,7 @@ func (d *Demo) without(ctx context.Context, g Guard) (f Finding, err error) {
 // there. It returns the charges whose timelines show what happened.
 func (d *Demo) inflict(ctx context.Context, scene Scene, try string) (shown []string, err error) {
 	if scene.Order == "" {
-		for _, g := range Lab.Guards {
+		for _, g := range lab.Guards {
 			if g.Scene.Order != "" && err == nil {
 				shown, err = d.inflict(ctx, g.Scene, try)
 			}

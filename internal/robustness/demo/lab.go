@@ -66,7 +66,7 @@ func (d *Demo) act(ctx context.Context, name string) (string, error) {
 		sent, err := d.sandbox.RepeatWebhooks(ctx, 1)
 		return fmt.Sprintf("the provider sent %s once more, %d were taken", plural(sent.Events, "event"), sent.Delivered), err
 	}
-	for _, a := range Lab.Actions {
+	for _, a := range lab.Actions {
 		if a.Name == name {
 			return d.outage(ctx, a)
 		}
