@@ -3,9 +3,12 @@ package main
 import (
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/valyala/fasthttp"
 
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -42,26 +45,21 @@ func TestMeasure_findsThatEverythingIsDoneOnce(t *testing.T) {
 	}
 }
 
-func TestLoad_check(t *testing.T) {
+func TestExternal_countsAWebhookOfWhatHadEnded(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		name       string
-		begin, end []string
-		passes     bool
-	}{
-		{"everything ended once", []string{"a", "b"}, []string{"b", "a"}, true},
-		{"one ended twice", []string{"a"}, []string{"a", "a"}, false},
-		{"one did not end", []string{"a", "b"}, []string{"a"}, false},
-	} {
-		l := &load{flying: map[string]chan<- time.Time{}}
-		for _, id := range c.begin {
-			l.flying[id] = make(chan time.Time, 1)
-		}
-		for _, id := range c.end {
-			l.end(id)
-		}
-		if err := l.check(); (err == nil) != c.passes {
-			t.Errorf("%s: %v", c.name, err)
+	e, err := openExternal()
+	testrun.Must(t, err)
+	t.Cleanup(e.close)
+	ended := e.expect("a")
+	for webhook, twice := range []int{0, 1, 1} { // the last one repeats an id
+		var c fasthttp.RequestCtx
+		c.Request.Header.Set("webhook-id", strconv.Itoa(min(webhook, 1)))
+		c.Request.Header.Set("webhook-signature", "v1,")
+		c.Request.SetBodyString(`{"data":{"order_id":"a"}}`)
+		e.shop(&c)
+		<-ended
+		if e.twice != twice {
+			t.Errorf("webhook %d: %d came twice, want %d", webhook, e.twice, twice)
 		}
 	}
 }

@@ -21,26 +21,26 @@ const (
 )
 
 // deployment is a database with a merchant and stock, the external services, the programs that are measured,
-// and the load. A charge ends when the merchant receives the webhook.
+// and the load.
 type deployment struct {
 	*bench
 	setting
+	load
 	harness.World // without a sandbox: the external services are in this process
 
 	external *external
 	client   fasthttp.Client
-	load     *load
 }
 
 // measureOne measures a setting in a deployment of its own.
 func (b *bench) measureOne(ctx context.Context, s setting) (taken sample, err error) {
-	d, w := &deployment{bench: b, setting: s, load: &load{flying: map[string]chan<- time.Time{}}}, workNamed(s.work)
+	d, w := &deployment{bench: b, setting: s}, workNamed(s.work)
 	d.World = harness.World{Binaries: b.programs[s.by], Log: b.folder, Service: b.server.URL(databaseName)}
 	d.client = fasthttp.Client{
 		MaxConnsPerHost: connections, MaxConnWaitTimeout: endPatience, MaxIdemponentCallAttempts: 1, // a request is one request
 		ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second,
 	}
-	if d.external, err = openExternal(func(order string) { d.load.end(order) }); err != nil {
+	if d.external, err = openExternal(); err != nil {
 		return taken, err
 	}
 	defer d.external.close()
@@ -58,8 +58,8 @@ func (b *bench) measureOne(ctx context.Context, s setting) (taken sample, err er
 	}
 	var seen window
 	err = d.while(ctx, w.workers, func() error {
-		seen, err = d.load.drive(ctx, s.inFlight, d.warm, d.measured, d.used, func(id string) error { return w.send(d, id) })
-		return errors.Join(err, d.load.check())
+		seen, err = d.drive(ctx, func(id string) error { return w.send(ctx, d, id) })
+		return err
 	})
 	if err != nil {
 		return taken, err
@@ -68,7 +68,7 @@ func (b *bench) measureOne(ctx context.Context, s setting) (taken sample, err er
 	if err != nil {
 		return taken, err
 	}
-	return newSample(seen, after.minus(counted), d.load.ended), w.check(ctx, d)
+	return newSample(seen, after.minus(counted), d.ended), w.check(ctx, d)
 }
 
 // articles is how many the merchant sells. A charge takes one of one.
@@ -129,7 +129,7 @@ func (d *deployment) env() map[string]string {
 }
 
 // send sends a charge that is new.
-func (d *deployment) send(id string) error {
+func send(_ context.Context, d *deployment, id string) error {
 	replayed, err := d.charge(id, rand.N(articles)) //nolint:gosec // no secret
 	if err == nil && replayed {
 		err = fmt.Errorf("charge %s was accepted before", id)

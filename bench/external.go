@@ -17,16 +17,16 @@ import (
 // answers at once, and the merchants' receiver of webhooks. They run in the process of the
 // load generator, apart from what is measured, and count how often each thing was done.
 type external struct {
-	server   *fasthttp.Server
-	url      string
-	notified func(order string) // called for every new webhook
+	server *fasthttp.Server
+	url    string
 
 	mu       sync.Mutex
-	captured map[string]bool   // by charge
-	twice    int               // captures of what was captured already
-	webhooks map[string]bool   // by webhook id
-	intents  map[string]intent // by id
-	keys     map[string]string // idempotency key → id
+	captured map[string]bool          // by charge
+	twice    int                      // captures of what was captured already, and webhooks of what had ended
+	webhooks map[string]bool          // by webhook id
+	expected map[string]chan struct{} // of charges in flight, closed by their webhooks
+	intents  map[string]intent        // by id
+	keys     map[string]string        // idempotency key → id
 }
 
 type intent struct {
@@ -34,9 +34,9 @@ type intent struct {
 	confirmed                   bool
 }
 
-func openExternal(notified func(order string)) (*external, error) {
+func openExternal() (*external, error) {
 	e := &external{
-		notified: notified, captured: map[string]bool{}, webhooks: map[string]bool{},
+		captured: map[string]bool{}, webhooks: map[string]bool{}, expected: map[string]chan struct{}{},
 		intents: map[string]intent{}, keys: map[string]string{},
 	}
 	e.server = &fasthttp.Server{Handler: e.serve, NoDefaultServerHeader: true, Logger: log.New(io.Discard, "", 0)}
@@ -130,6 +130,19 @@ func (e *external) shop(c *fasthttp.RequestCtx) {
 	id := string(c.Request.Header.Peek("webhook-id"))
 	if !e.webhooks[id] {
 		e.webhooks[id] = true
-		e.notified(event.Data.Order)
+		if ended := e.expected[event.Data.Order]; ended != nil {
+			close(ended)
+			delete(e.expected, event.Data.Order)
+		} else {
+			e.twice++
+		}
 	}
+}
+
+// expect returns a channel that the webhook of an order closes.
+func (e *external) expect(order string) <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.expected[order] = make(chan struct{})
+	return e.expected[order]
 }

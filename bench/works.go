@@ -13,19 +13,20 @@ import (
 // work is what is measured.
 type work struct {
 	name    string
-	river   bool                            // River does it too
-	workers int                             // of payonce, beside an api
-	prepare func(*deployment) error         // while an api runs
-	send    func(*deployment, string) error // a charge with this id; nil at rest, where each figure is a second's
-	check   func(context.Context, *deployment) error
+	river   bool                    // River does it too
+	workers int                     // of payonce, beside an api
+	prepare func(*deployment) error // while an api runs
+	// send sends a charge with this id, and returns when that has ended. It is nil at rest, where each figure is a second's.
+	send  func(context.Context, *deployment, string) error
+	check func(context.Context, *deployment) error
 }
 
 // works are measured in this order: accepted charges, each under a key of its own; requests under known
 // keys; charges, each of which ends with its webhook; and programs at rest.
 var works = []work{
-	{"accept", false, 0, nil, accept, checkAccepted},
+	{"accept", false, 0, nil, send, checkAccepted},
 	{"replay", false, 0, acceptReplayed, replay, checkAccepted},
-	{"charges", true, 1, nil, (*deployment).send, checkCharges},
+	{"charges", true, 1, nil, process, checkCharges},
 	{"idle", true, 1, nil, nil, checkAccepted},
 }
 
@@ -33,15 +34,24 @@ func workNamed(name string) work {
 	return works[slices.IndexFunc(works, func(w work) bool { return w.name == name })]
 }
 
-// accept sends a charge that ends when it is accepted.
-func accept(d *deployment, id string) error {
-	defer d.load.end(id)
-	return d.send(id)
+// process sends a charge that ends when the merchant receives its webhook.
+func process(ctx context.Context, d *deployment, id string) error {
+	ended := d.external.expect(id)
+	if err := send(ctx, d, id); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, endPatience)
+	defer cancel()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for charge %s to end: %w", id, ctx.Err())
+	}
 }
 
 // replay asks for the response to one of the charges that were accepted before.
-func replay(d *deployment, id string) error {
-	defer d.load.end(id)
+func replay(_ context.Context, d *deployment, _ string) error {
 	n := rand.N(d.replayed) //nolint:gosec // no secret
 	replayed, err := d.charge(replayedKey(n), n)
 	if err == nil && !replayed {
@@ -71,7 +81,7 @@ select (select count(*) from ledger_events where version = 1),
 
 // checkAccepted compares what the tables hold with what was accepted.
 func checkAccepted(ctx context.Context, d *deployment) error {
-	want := map[string]int{"accept": d.load.ended, "replay": d.replayed}[d.work]
+	want := map[string]int{"accept": d.ended, "replay": d.replayed}[d.work]
 	var charges, keys int
 	err := read(ctx, d.Service, selectHoldings, nil, &charges, &keys)
 	if err == nil && (charges != want || keys != want) {
@@ -117,10 +127,10 @@ func countCharges(ctx context.Context, d *deployment) error {
 	}
 	d.external.mu.Lock()
 	defer d.external.mu.Unlock()
-	captured, twice, webhooks, sent := len(d.external.captured), d.external.twice, len(d.external.webhooks), d.load.ended
+	captured, twice, webhooks, sent := len(d.external.captured), d.external.twice, len(d.external.webhooks), d.ended
 	if !slices.Equal(stored, slices.Repeat([]int{sent}, len(stored))) || captured != sent || webhooks != sent || twice > 0 {
 		return fmt.Errorf("%d charges sent: keys, succeeded, notified, events, postings, reserved, sold %v; "+
-			"the provider captured %d, and %d once more; the merchant received %d webhooks", sent, stored, captured, twice, webhooks)
+			"the provider captured %d; the merchant received %d webhooks; %d captures and webhooks came once more", sent, stored, captured, webhooks, twice)
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -22,8 +21,8 @@ import (
 // TestDemo runs `payonce demo --keep` as a visitor does. Its checks judge the outcome of every charge and
 // refund, while workers are killed and the provider and the shop have faults. Then it takes the commands of
 // the README, and the actions of the crash lab; without -every one by lot of the four that last ten seconds. Each
-// says what it did, and the audit still holds. When the demo ends, nothing of the guard lab is left. It is the
-// longest test, and stands first so that the others run beside it.
+// says what it did, and the audit still holds. It is the longest test, and stands first so that the others run
+// beside it.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
@@ -31,9 +30,8 @@ func TestDemo(t *testing.T) {
 	command := s.demo(t, "--keep", "--json", "--charges", "30")
 	var report bytes.Buffer
 	command.Stdout = &report
-	terminal, err := command.StdinPipe()
-	must(t, errors.Join(err, command.Start()))
-	actions := strings.Split(s.says(t, `something, type one of: (.+)$`), ", ")
+	must(t, command.Start())
+	s.says(t, `(everything stays up)`)
 	variables := map[string]string{"API": s.says(t, `^  api\S* +(\S+)$`)}
 	commands := regexp.MustCompile(`curl -i (?:[^\n]*\\\n)*[^\n]*`).FindAllString(readFile(t, "../README.md"), -1)
 	for _, command := range commands {
@@ -43,23 +41,22 @@ func TestDemo(t *testing.T) {
 		}
 		variables["CHARGE"] = strings.TrimPrefix(got.Header.Get("Location"), "/v1/charges/")
 	}
-	do := func(action, says string) {
-		_, err := fmt.Fprintln(terminal, action)
-		must(t, err)
-		if got := s.says(t, `^`+action+`: (.+)$`); !regexp.MustCompile(says).MatchString(got) {
-			t.Errorf("%s: %s", action, got)
-		}
-	}
-	drawn, outages := 1+testrun.Rand(t).IntN(4), 0
+	lab := s.says(t, `^console: (\S+)$`) + "/lab"
+	actions := regexp.MustCompile(`name="action" value="(.*?)"`).FindAllStringSubmatch(visit(t, lab, ""), -1)
+	drawn, outages, before := 1+testrun.Rand(t).IntN(4), 0, ""
 	for _, action := range actions {
-		if strings.Contains(action, "provider") {
+		if strings.Contains(action[1], "provider") {
 			if outages++; outages != drawn && !*every {
 				continue
 			}
 		}
-		do(action, map[bool]string{true: "^10 requests.* 1 different answer", false: "^([^f]|fo)"}[action == "send-10"])
+		visit(t, lab, "action="+action[1])
+		did := regexp.MustCompile(`(?s)<ul class="did">.*?</li>`).FindString(visit(t, lab, ""))
+		if did == before || strings.Contains(did, "failed") || action[1] == "send-10" && !strings.Contains(did, "1 different answer") {
+			t.Errorf("%s: %s", action[1], did)
+		}
+		before = did
 	}
-	do("no-such-action", "^failed")
 	env := map[string]string{
 		"DATABASE_URL":      s.says(t, `^  database +(\S+)$`),
 		"STRIPE_SECRET_KEY": "sk_test_demo", "STRIPE_API_BASE": s.says(t, `^  sandbox +(\S+)$`),
@@ -68,9 +65,6 @@ func TestDemo(t *testing.T) {
 	if err != nil || !audit.OK || len(commands) < 2 || len(actions) != 10 || outages != 4 {
 		t.Errorf("%d commands, %d actions, %d outages; the audit finds %s, %v", len(commands), len(actions), outages, audit.Violated(), err)
 	}
-	_, err = fmt.Fprintln(terminal, "idempotency_keys_once")
-	must(t, err)
-	s.says(t, `^idempotency_keys_once: (without .+)$`)
 	must(t, command.Process.Signal(syscall.SIGINT))
 	s.mustBeEmpty(t)
 	err = command.Wait()
@@ -79,23 +73,33 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// TestDemo_endsByItself runs the demo as the README's first command does, and removes each guard of the lab from a
-// payonce of its own: exactly the checks that its entry names are violated, none where another guard stands behind.
+// visit sends a form to a page of the console, unless it is empty, or waits until the page is there and returns it.
+func visit(t *testing.T, page, form string) (body string) {
+	t.Helper()
+	method := map[bool]string{true: http.MethodGet, false: http.MethodPost}[form == ""]
+	testrun.Progress(t, "the console shows "+page, func() (string, bool) {
+		r, err := http.NewRequestWithContext(t.Context(), method, page, strings.NewReader(form))
+		must(t, err)
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		got, err := harness.Exchange(http.DefaultClient, r)
+		body = string(got.Body)
+		return body, err == nil && (got.Status == http.StatusOK || form != "")
+	})
+	return body
+}
+
+// TestDemo_endsByItself runs the demo as the README's first command does.
 func TestDemo_endsByItself(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
 	if !*every {
-		t.Skip("not run: TestDemo runs the demo until it is interrupted, and removes one guard (-every)")
+		t.Skip("not run: TestDemo runs the demo until it is interrupted (-every)")
 	}
-	for command, says := range map[string]string{"--charges 30": "every promise held", "--break all": "violated, as expected: "} {
-		s := newStage(t)
-		stdout, err := s.demo(t, strings.Fields(command)...).Output() // the lab ends with an error where other checks are violated
-		guards := bytes.Count(stdout, []byte(says)) - bytes.Count(stdout, []byte(says+"nothing"))
-		if err != nil || guards != map[bool]int{true: 9, false: 1}[command == "--break all"] {
-			t.Errorf("demo %s ended with %v, printed %s and said\n%s", command, err, stdout, s.said(t))
-		}
-		s.mustBeEmpty(t)
+	s := newStage(t)
+	if stdout, err := s.demo(t, "--charges", "30").Output(); err != nil || !bytes.Contains(stdout, []byte("every promise held")) {
+		t.Errorf("the demo ended with %v, printed %s and said\n%s", err, stdout, s.said(t))
 	}
+	s.mustBeEmpty(t)
 }
 
 // TestDemo_endedHalfWay_leavesNothing kills a demo while charges flow, and interrupts another one, which is no success.
@@ -116,6 +120,45 @@ func TestDemo_endedHalfWay_leavesNothing(t *testing.T) {
 			t.Errorf("a demo that got %s ended with 0", signal)
 		}
 	}
+}
+
+// TestGuards removes each guard of the lab from a payonce of its own, without -every one of them: exactly the
+// checks that its entry names are violated, and with all guards none is.
+func TestGuards(t *testing.T) {
+	t.Parallel()
+	startsPrograms(t)
+	guard, all := "idempotency_keys_once", 1
+	if *every {
+		guard, all = "all", 9
+	}
+	s := newStage(t)
+	stdout, err := s.demo(t, "--break", guard, "--json").Output()
+	if err != nil { // also where other checks are violated
+		t.Errorf("the lab ended with %v and said\n%s", err, s.said(t))
+	}
+	var report struct {
+		Guards []struct {
+			Guard     string
+			Violated  []json.RawMessage
+			Timelines []struct{ Entries []json.RawMessage }
+		}
+	}
+	if err := json.Unmarshal(stdout, &report); err != nil {
+		t.Fatalf("the lab printed %v: %s", err, stdout)
+	}
+	needed := 0
+	for _, g := range report.Guards {
+		if len(g.Violated) > 0 {
+			needed++
+		}
+		if len(g.Timelines) == 0 || len(g.Timelines[0].Entries) == 0 {
+			t.Errorf("without %s there is no timeline", g.Guard)
+		}
+	}
+	if needed != all {
+		t.Errorf("%d of %d guards are needed", needed, len(report.Guards))
+	}
+	s.mustBeEmpty(t)
 }
 
 // stage is a place for demos: a folder for temporary files, and programs of its

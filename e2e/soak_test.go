@@ -192,6 +192,7 @@ select 'charges', message_id, payload, metadata || '{"repeated": "yes"}'
   from inbox,
        generate_series(1, $1::int)
  where receiver = 'fulfillment'`
-	execute(t, d.tables, plant, n/known)
+	_, err := d.tables.Exec(t.Context(), plant, n/known)
+	must(t, err)
 	testrun.Row(t, d.tables, `select not exists (select from outbox)`)
 }

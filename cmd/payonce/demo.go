@@ -26,18 +26,17 @@ type demoCmd struct {
 	Keep     bool   `xor:"keep,up" help:"Keep the services running after the audit, and print their URLs and the API key, until Ctrl-C."`
 	Database string `placeholder:"URL" xor:"database,server" help:"Use this PostgreSQL server, in databases that the demo creates."`
 	Break    string `placeholder:"GUARD" xor:"keep,database,running" help:"Instead, remove one guard from the database of a throw-away server, and show which checks of the audit are then violated, and what happens to a charge. list lists the guards, all removes each in turn, none removes none."`
-	Running  bool   `xor:"running,up,server" help:"Use services that run already: set API_URLS, SANDBOX_URL, API_KEY, DATABASE_URL, STRIPE_SECRET_KEY and STRIPE_API_BASE."`
+	Running  bool   `xor:"running,up,server" help:"Use services that run already: set API_URLS, SANDBOX_URL and DATABASE_URL."`
 }
 
 // Run plays the demo. It ignores DATABASE_URL unless the services run already,
 // so that a developer's own database is never touched.
-func (d demoCmd) Run(ctx context.Context, c *console) (err error) {
+func (d demoCmd) Run(ctx context.Context, c *console) error {
 	played := &demo.Demo{
 		Charges:  d.Charges,
 		Seed:     d.Seed,
 		Keep:     d.Keep,
 		Database: d.Database,
-		Commands: os.Stdin,
 		Say:      func(line string) { c.remark("%s\n", line) },
 		Report:   c.showDemo,
 		Now:      time.Now,
@@ -45,18 +44,14 @@ func (d demoCmd) Run(ctx context.Context, c *console) (err error) {
 	if d.Break != "" {
 		return d.showGuards(ctx, c, played)
 	}
-	var url string
 	if d.Running {
 		running, err := program.Load[demo.Running](program.Environ())
 		if err != nil {
 			return err
 		}
-		played.Running, url = &running, running.ConsoleURL
-	} else if url, err = serveDemo(ctx, played); err != nil {
+		played.Running = &running
+	} else if err := serveDemo(ctx, played); err != nil {
 		return err
-	}
-	if url != "" {
-		c.remark("console: %s\n", url)
 	}
 	return played.Run(ctx)
 }
@@ -86,7 +81,7 @@ func (d demoCmd) showGuards(ctx context.Context, c *console, lab *demo.Demo) err
 	}
 	c.show(map[string]any{"ok": err == nil, "guards": findings}, func(p io.Writer) {
 		for _, f := range findings {
-			removed := strings.TrimSuffix(f.Kind+": "+strings.Join(strings.Fields(f.Remove), " "), ": ")
+			removed := strings.TrimSuffix(f.Kind+": "+strings.Join(f.Remove, " "), ": ")
 			fmt.Fprintf(p, "\n%s: %s\n  removed    %s\n  fault      %s\n", f.Name, f.Verdict(), removed, f.Fault)
 			for _, check := range f.Violated {
 				fmt.Fprintf(p, "  violated   %s, for example %s\n", check.Name, oneLine(check.Examples[0]))
@@ -105,22 +100,22 @@ func (d demoCmd) showGuards(ctx context.Context, c *console, lab *demo.Demo) err
 	return err
 }
 
-// serveDemo serves the console of a demo, which logs nothing, and returns its URL. It listens on
+// serveDemo serves the console of a demo, which logs nothing, and says its URL. It listens on
 // CONSOLE_ADDR, or on another port where that one is in use.
-func serveDemo(ctx context.Context, d *demo.Demo) (url string, err error) {
+func serveDemo(ctx context.Context, d *demo.Demo) error {
 	s, err := program.Load[web.Settings](program.Environ())
 	if err != nil {
-		return "", err
+		return err
 	}
 	listener, err := program.Listen(ctx, "CONSOLE_ADDR", s.Addr)
 	if err != nil {
 		if listener, err = program.Listen(ctx, "CONSOLE_ADDR", "127.0.0.1:0"); err != nil {
-			return "", err
+			return err
 		}
 	}
 	var actions []web.Action
 	for _, a := range demo.Actions() {
-		actions = append(actions, web.Action(a))
+		actions = append(actions, web.Action{Name: a.Name, Group: a.Group, Title: a.Title, What: a.What, Shows: a.Shows})
 	}
 	c := web.New(web.Options{Actions: actions, Do: d.Do, Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	go func() { _ = c.Serve(ctx, listener) }() // it ends with the program
@@ -129,7 +124,8 @@ func serveDemo(ctx context.Context, d *demo.Demo) (url string, err error) {
 			d.Say("the console shows nothing: " + err.Error())
 		}
 	}
-	return "http://" + listener.Addr().String(), nil
+	d.Say("console: http://" + listener.Addr().String())
+	return nil
 }
 
 type consoleCmd struct{}

@@ -46,9 +46,8 @@ import (
 // Options configure a console.
 type Options struct {
 	Actions []Action // of the lab; none where nothing may be broken
-	// Do takes an action by its name, in bounded time. It says in a sentence what it did, and before how far it has
-	// come. Of the guard lab it also returns what payonce demo --break prints as JSON.
-	Do  func(ctx context.Context, name string, progress func(string)) (said string, finding []byte, err error)
+	// Do takes an action by its name, in less than a minute, and says in a sentence what it did.
+	Do  func(name string) (said string, err error)
 	Log *slog.Logger
 	Now func() time.Time
 }
@@ -65,8 +64,8 @@ type Console struct {
 	viewed  chan struct{}        // holds one value after a page was read
 	audited atomic.Pointer[audited]
 
-	labbing sync.Mutex // of labbed
-	labbed  laboratory
+	acting sync.Mutex // of the lab: one action at a time
+	labbed atomic.Pointer[laboratory]
 }
 
 //go:embed assets
@@ -122,13 +121,14 @@ func New(o Options) *Console {
 	recent, _ := lru.New[string, *kept[page]](mostPages) // it refuses a size below one alone
 	c := &Console{
 		Options: o, pages: map[string]*template.Template{}, recent: recent, seen: map[string]time.Time{},
-		viewed: make(chan struct{}, 1), labbed: laboratory{Actions: o.Actions},
+		viewed: make(chan struct{}, 1),
 	}
 	layout := template.Must(template.New("layout.html").Funcs(functions).ParseFS(assets, "assets/layout.html", "assets/parts.html"))
 	for _, name := range []string{"Flow", "Charges", "Charge", "Dead letters", "Crash lab", "Learn", "Error"} {
 		c.pages[name] = template.Must(template.Must(layout.Clone()).ParseFS(assets, "assets/"+strings.ReplaceAll(strings.ToLower(name), " ", "-")+".html"))
 	}
 	c.audited.Store(&audited{})
+	c.labbed.Store(&laboratory{Actions: o.Actions})
 	return c
 }
 

@@ -123,16 +123,6 @@ func (b *books) get(kind, id string) object {
 	return nil
 }
 
-// find returns a copy of the first object of a kind that matches; nil if there is none.
-func (b *books) find(kind string, matches func(object) bool) object {
-	for _, id := range b.ids[kind] {
-		if o := b.objects[id]; matches(o) {
-			return maps.Clone(o)
-		}
-	}
-	return nil
-}
-
 // pick returns some members of an object, and others.
 func (o object) pick(names string, others object) object {
 	for name := range strings.FieldsSeq(names) {

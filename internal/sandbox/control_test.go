@@ -16,65 +16,6 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-func TestBooks_showWhatHappenedUnderTheCallersReferences(t *testing.T) {
-	t.Parallel()
-	f := start(t, sandbox.Options{ShopSecret: shopSecret, ProcessingTime: time.Hour})
-	books := func() any { return f.control(http.MethodGet, "/books", "").object }
-	testrun.Same(t, "books before anything happened", any(members{
-		"intents": []any{}, "captures": []any{}, "refunds": []any{}, "disputes": []any{}, "notifications": []any{},
-		"requests": 0.0, "duplicates_suppressed": 0.0,
-	}), books())
-	id := f.captured("pm_card_visa")
-	for range 3 {
-		f.post("/v1/refunds", "r", "payment_intent", id, "amount", "400", "metadata[refund_id]", "re_1")
-	}
-	open := f.post(intents, "", "amount", "500", "currency", "USD", "payment_method", "pm_card_processing", "confirm", "true").text("id")
-	for range 2 {
-		f.must(f.notify(shopSecret, "msg_1", notice("ch_1")))
-	}
-	capture := members{"reference": "ch_1", "charge_reference": "", "payment_intent": id, "amount": 1000.0, "currency": "eur"}
-	last := members{"reference": "ch_1", "charge_reference": "", "id": open, "status": "processing", "amount": 500.0, "currency": "usd", "captures": 0.0}
-	want := members{
-		"intents": []any{
-			members{"reference": "ch_1", "charge_reference": "", "id": id, "status": "succeeded", "amount": 1000.0, "currency": "eur", "captures": 1.0},
-			last,
-		},
-		"captures": []any{capture},
-		"refunds":  []any{members{"reference": "re_1", "payment_intent": id, "amount": 400.0}},
-		"disputes": []any{},
-		"notifications": []any{members{
-			"webhook_id": "msg_1", "reference": "ch_1", "type": "charge.succeeded", "deliveries": 2.0, "effects": 1.0,
-		}},
-		"requests": 6.0, "duplicates_suppressed": 2.0,
-	}
-	testrun.Same(t, "books", any(want), books())
-	f.pass(time.Hour) // a processing intent that is due is settled
-	last["status"], last["captures"] = "succeeded", 1.0
-	want["captures"] = []any{capture, members{"reference": "ch_1", "charge_reference": "", "payment_intent": open, "amount": 500.0, "currency": "usd"}}
-	testrun.Same(t, "books an hour later", any(want), books())
-}
-
-// What a control call cannot mean is refused.
-func TestControl_refuses(t *testing.T) {
-	t.Parallel()
-	f := start(t, sandbox.Options{})
-	open, id := f.create("pm_card_visa"), f.captured("pm_card_visa")
-	for call, bodies := range map[[2]string][]string{
-		{http.MethodPut, "/faults"}: {
-			``, `{}{}`, `{"drop":1}`, `{"DROP_BEFORE":1}`, `{"drop_before":1.1}`, `{"slow":{"p":2,"ms":1}}`, `{"slow":{"p":1,"ms":60001}}`, `{"forget_keys_after":"-1h"}`,
-		},
-		{http.MethodPost, "/duplicate-webhooks"}: {`{}`, `{"times":1001}`},
-		{http.MethodPost, "/dispute"}:            {`{"payment_intent":"` + open + `"}`, `{"payment_intent":"` + id + `","outcome":"draw"}`},
-		{http.MethodPost, "/refund"}:             {`{"payment_intent":"pi_none"}`, `{"payment_intent":"` + id + `","amount":-1}`},
-	} {
-		for _, body := range bodies {
-			if a := f.control(call[0], call[1], body); a.status != http.StatusBadRequest || a.text("error.message") == "" {
-				t.Errorf("%s %s: answered %d %s", call, body, a.status, a.raw)
-			}
-		}
-	}
-}
-
 func TestFaults(t *testing.T) {
 	t.Parallel()
 
@@ -88,7 +29,7 @@ func TestFaults(t *testing.T) {
 			id := f.create("pm_card_visa")
 			f.faults(`{"seed":1,"` + fault + `":1}`)
 			for range 2 {
-				if a, err := f.tryPost(confirmation(id), "k"); err == nil {
+				if a, err := f.tryPost(confirmation(id), key); err == nil {
 					t.Errorf("answered %d %s", a.status, a.raw)
 				}
 			}
@@ -103,7 +44,7 @@ func TestFaults(t *testing.T) {
 				b.Requests != 3 || len(b.Notifications) != want.effects {
 				t.Errorf("books %+v", b)
 			}
-			a := f.post(confirmation(id), "k")
+			a := f.post(confirmation(id), key)
 			if a.text("status") != "succeeded" || a.header.Get("Idempotent-Replayed") != want.replayed {
 				t.Errorf("afterwards: %d %v", a.status, a.header)
 			}
@@ -116,7 +57,7 @@ func TestFaults(t *testing.T) {
 		f.faults(`{"seed":7,"error_500":1}`)
 		const tries = 60
 		pay := func(key string) answered {
-			return f.post(intents, key, eur("700", "payment_method", "pm_card_visa", "confirm", "true")...)
+			return f.post(intents, eur("700", "payment_method=pm_card_visa", "confirm=true", "Idempotency-Key="+key)...)
 		}
 		for i := range tries {
 			key := fmt.Sprint("k", i)
@@ -128,7 +69,7 @@ func TestFaults(t *testing.T) {
 			f.must(f.notify(shopSecret, key, notice("ch_1"))).want(t, 500, nil)
 		}
 		f.get(intents).want(t, 500, members{"error.type": "api_error"})
-		f.post(intents, "invalid", "amount", "0").want(t, 400, nil)
+		f.post(intents, "amount=0").want(t, 400, nil)
 		f.faults(`{}`)
 		for what, n := range map[string]int{"captures": len(f.books().Captures), "notifications": len(f.books().Notifications)} {
 			if n < tries/4 || n > 3*tries/4 {
@@ -146,7 +87,7 @@ func TestFaults(t *testing.T) {
 		before := f.books().Requests
 		for f.books().Requests == before { // a busy machine may not have read the request in time
 			f.client.Timeout = 50 * time.Millisecond
-			if a, err := f.tryPost(confirmation(id), "k"); err == nil {
+			if a, err := f.tryPost(confirmation(id), key); err == nil {
 				t.Errorf("answered %d before the delay: %s", a.status, a.raw)
 			}
 			f.client.Timeout = testrun.Stall
@@ -230,9 +171,9 @@ func TestRun(t *testing.T) {
 		f.client.Timeout = 0
 		const delay = time.Minute
 		f.faults(`{"slow":{"p":1,"ms":60000}}`)
-		delayed := f.meanwhile(intents, "k", eur("700")...)
+		delayed := f.meanwhile(intents, eur("700", key)...)
 		testrun.True(t, "the request is in flight", func() bool { return f.books().Requests == 1 })
-		f.post(intents, "k", eur("700")...).want(t, http.StatusConflict, members{"error.code": "idempotency_key_in_use"})
+		f.post(intents, eur("700", key)...).want(t, http.StatusConflict, members{"error.code": "idempotency_key_in_use"})
 		ends := time.Now()
 		p.Stop()
 		if a := <-delayed; a.status != http.StatusOK || time.Since(ends) >= delay {

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,7 +23,7 @@ import (
 
 // fixture is a sandbox, and a client that sends each request once.
 type fixture struct {
-	t      *testing.T
+	t      testing.TB
 	url    string
 	client *http.Client
 	it     *sandbox.Sandbox
@@ -31,18 +32,18 @@ type fixture struct {
 }
 
 // start serves a sandbox; its events are delivered while the test runs.
-func start(t *testing.T, o sandbox.Options) *fixture {
-	t.Helper()
-	f := &fixture{t: t, client: newClient()}
+func start(tb testing.TB, o sandbox.Options) *fixture {
+	tb.Helper()
+	f := &fixture{t: tb, client: newClient()}
 	o.Now = func() time.Time { return time.Now().Add(time.Duration(f.ahead.Load())) }
-	ctx, stop := context.WithCancel(t.Context())
+	ctx, stop := context.WithCancel(tb.Context())
 	it, err := sandbox.New(ctx, o)
-	testrun.Must(t, err)
+	testrun.Must(tb, err)
 	server := httptest.NewServer(it)
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		server.Close()
 		if err := it.Close(); !errors.Is(err, os.ErrClosed) { // by a test
-			testrun.Must(t, err)
+			testrun.Must(tb, err)
 		}
 	})
 	f.url, f.it, f.stop = server.URL, it, stop
@@ -53,12 +54,9 @@ func start(t *testing.T, o sandbox.Options) *fixture {
 func (f *fixture) pass(d time.Duration) { f.ahead.Add(int64(d)) }
 
 // newClient opens a connection per request: on a used one net/http would silently repeat a POST that carries
-// an Idempotency-Key. It follows no redirect.
+// an Idempotency-Key.
 func newClient() *http.Client {
-	return &http.Client{
-		Timeout: testrun.Stall, Transport: &http.Transport{DisableKeepAlives: true},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	return &http.Client{Timeout: testrun.Stall, Transport: &http.Transport{DisableKeepAlives: true}}
 }
 
 // answered is an answer.
@@ -69,15 +67,25 @@ type answered struct {
 	object map[string]any
 }
 
-// at is the value at a dotted path, nil if there is none.
+// at is the value at a dotted path, of which a part may be an index or the size of a list; nil if there is none.
 func (a answered) at(path string) any {
 	var v any = a.object
 	for name := range strings.SplitSeq(path, ".") {
-		members, ok := v.(map[string]any)
-		if !ok {
+		switch of := v.(type) {
+		case map[string]any:
+			v = of[name]
+		case []any:
+			v = len(of)
+			if name != "size" {
+				n, err := strconv.Atoi(name)
+				if err != nil || n >= len(of) {
+					return nil
+				}
+				v = of[n]
+			}
+		default:
 			return nil
 		}
-		v = members[name]
 	}
 	return v
 }
@@ -88,8 +96,8 @@ func (a answered) text(path string) string {
 }
 
 // want compares the status and the values at some paths.
-func (a answered) want(t *testing.T, status int, values map[string]any) {
-	t.Helper()
+func (a answered) want(tb testing.TB, status int, values map[string]any) {
+	tb.Helper()
 	got := make(map[string]any, len(values))
 	if values == nil {
 		values = got
@@ -98,7 +106,7 @@ func (a answered) want(t *testing.T, status int, values map[string]any) {
 		got[path] = a.at(path)
 	}
 	if diff := cmp.Diff(values, got); diff != "" || a.status != status {
-		t.Errorf("status %d, want %d; values (-want +got):\n%s%s", a.status, status, diff, a.raw)
+		tb.Errorf("status %d, want %d; values (-want +got):\n%s%s", a.status, status, diff, a.raw)
 	}
 }
 
@@ -111,7 +119,7 @@ func (f *fixture) do(method, path, body string, header http.Header) (a answered,
 	request.Header = header
 	r, err := harness.Exchange(f.client, request)
 	a = answered{status: r.Status, header: r.Header, raw: string(r.Body)}
-	_ = json.Unmarshal(r.Body, &a.object) // a redirect has no object
+	_ = json.Unmarshal(r.Body, &a.object) // what is deleted has no object
 	return a, err
 }
 
@@ -126,28 +134,30 @@ func bearer() http.Header {
 	return http.Header{"Authorization": {"Bearer sk_test_1"}, "Payonce-Charge": {"ch_1"}}
 }
 
-// tryPost posts a form, of name, value, name, value ..., to the provider.
-func (f *fixture) tryPost(path, key string, pairs ...string) (answered, error) {
+// tryPost posts a form to the provider. A pair name=value is a parameter or, of a name with capitals, a header.
+func (f *fixture) tryPost(path string, pairs ...string) (answered, error) {
 	form, header := url.Values{}, bearer()
-	for i := 0; i < len(pairs); i += 2 {
-		form.Add(pairs[i], pairs[i+1])
-	}
-	if key != "" {
-		header.Set("Idempotency-Key", key)
+	for _, pair := range pairs {
+		name, value, _ := strings.Cut(pair, "=")
+		if name != strings.ToLower(name) {
+			header.Set(name, value)
+		} else {
+			form.Add(name, value)
+		}
 	}
 	return f.do(http.MethodPost, path, form.Encode(), header)
 }
 
-func (f *fixture) post(path, key string, pairs ...string) answered {
+func (f *fixture) post(path string, pairs ...string) answered {
 	f.t.Helper()
-	return f.must(f.tryPost(path, key, pairs...))
+	return f.must(f.tryPost(path, pairs...))
 }
 
 // meanwhile posts a form beside the test.
-func (f *fixture) meanwhile(path, key string, pairs ...string) <-chan answered {
+func (f *fixture) meanwhile(path string, pairs ...string) <-chan answered {
 	done := make(chan answered)
 	go func() {
-		a, err := f.tryPost(path, key, pairs...)
+		a, err := f.tryPost(path, pairs...)
 		if err != nil {
 			f.t.Error(err)
 		}
@@ -172,11 +182,14 @@ func (f *fixture) faults(plan string) {
 	f.control(http.MethodPut, "/faults", plan).want(f.t, http.StatusOK, nil)
 }
 
-const intents = "/v1/payment_intents"
+const (
+	intents = "/v1/payment_intents"
+	key     = "Idempotency-Key=k"
+)
 
 // eur are the parameters of a creation, and more.
 func eur(amount string, more ...string) []string {
-	return append([]string{"amount", amount, "currency", "eur"}, more...)
+	return append([]string{"amount=" + amount, "currency=eur"}, more...)
 }
 
 // create makes an intent of 1000 eur for reference ch_1.
@@ -184,9 +197,9 @@ func (f *fixture) create(method string) string {
 	f.t.Helper()
 	pairs := eur("1000")
 	if method != "" {
-		pairs = append(pairs, "payment_method", method)
+		pairs = append(pairs, "payment_method="+method)
 	}
-	a := f.post(intents, "", pairs...)
+	a := f.post(intents, pairs...)
 	a.want(f.t, http.StatusOK, nil)
 	return a.text("id")
 }
@@ -194,40 +207,15 @@ func (f *fixture) create(method string) string {
 func confirmation(id string) string { return intents + "/" + id + "/confirm" }
 
 // captured makes an intent of 1000 eur and confirms it.
-func (f *fixture) captured(method string) string {
+func (f *fixture) captured() string {
 	f.t.Helper()
-	id := f.create(method)
-	f.post(confirmation(id), "").want(f.t, http.StatusOK, members{"status": "succeeded"})
+	id := f.create("pm_card_visa")
+	f.post(confirmation(id)).want(f.t, http.StatusOK, members{"status": "succeeded"})
 	return id
 }
 
 // members are the members of an answer, by their paths.
 type members = map[string]any
-
-// step is a call about one intent and its answer.
-type step struct {
-	call   string // confirm, cancel, refunds, or "" for a retrieval
-	pairs  []string
-	status int
-	want   members
-}
-
-// take takes steps with an intent.
-func (f *fixture) take(t *testing.T, id string, steps ...step) {
-	t.Helper()
-	for _, s := range steps {
-		var a answered
-		switch s.call {
-		case "":
-			a = f.get(intents + "/" + id)
-		case "refunds":
-			a = f.post("/v1/refunds", "", append(s.pairs, "payment_intent", id)...)
-		default:
-			a = f.post(intents+"/"+id+"/"+s.call, "", s.pairs...)
-		}
-		a.want(t, s.status, s.want)
-	}
-}
 
 // books are the sandbox's own.
 func (f *fixture) books() harness.Books {

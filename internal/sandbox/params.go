@@ -104,7 +104,7 @@ func (b *books) usable(method, customer string) *refusal {
 		return invalid("parameter_missing", param, "%s belongs to the Customer %s. Please include the Customer.", method, owner)
 	case saved && customer != owner:
 		return invalid("", param, "%s does not belong to the Customer %s. Please use it with its own.", method, customer)
-	case once && b.find("charge", func(ch object) bool { return ch["payment_method"] == method }) != nil:
+	case once && slices.ContainsFunc(b.ids["charge"], func(id string) bool { return b.objects[id]["payment_method"] == method }):
 		return invalid("", param, "%s was previously used without a Customer. It may not be used again.", method)
 	}
 	return nil

@@ -2,10 +2,8 @@ package sandbox
 
 import (
 	"cmp"
-	"io"
 	"maps"
 	"net/http"
-	"net/url"
 	"strings"
 )
 
@@ -98,7 +96,6 @@ func (s *Sandbox) attempt(c *call, i object) any {
 		if o.Status == statusRequiresAction {
 			page := "http://" + c.Host + "/authenticate/" + i.text("id")
 			i["next_action"] = object{"type": "redirect_to_url", "redirect_to_url": object{"url": page, "return_url": back}}
-			i["_return_url"] = back
 		}
 		s.become(c, i, ch, o.Status)
 		return i
@@ -163,25 +160,14 @@ func (s *Sandbox) settle() {
 	s.books.record(c.changed...)
 }
 
-const authenticationPage = `<!doctype html><title>3-D Secure</title><h1>3-D Secure of the sandbox</h1>
-<form method="post">
-<button formaction="?outcome=succeeded">Complete</button> <button formaction="?outcome=failed">Fail</button></form>
-`
-
-// showAuthentication is GET /authenticate/{id}: the page to which the customer is sent.
-func (s *Sandbox) showAuthentication(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	_, _ = io.WriteString(w, authenticationPage)
-}
-
-// authenticate is POST /authenticate/{id}?outcome=succeeded or failed: what the customer does on the page.
-// It sends the customer back to the shop's return_url, as Stripe does.
+// authenticate is POST /authenticate/{id}?outcome=succeeded or failed: what the customer does on the page to which
+// the intent sends the customer.
 func (s *Sandbox) authenticate(c *call, i object) any {
 	if i["status"] != statusRequiresAction {
 		return unexpected(i, "authenticate")
 	}
-	outcome, status := c.URL.Query().Get("outcome"), statusSucceeded
-	switch outcome {
+	status := statusSucceeded
+	switch outcome := c.URL.Query().Get("outcome"); outcome {
 	case "succeeded":
 	case "failed":
 		status = statusRequiresMethod
@@ -190,15 +176,7 @@ func (s *Sandbox) authenticate(c *call, i object) any {
 	default:
 		return invalid("", "outcome", "The outcome is %q: give succeeded or failed.", outcome)
 	}
-	back, err := url.Parse(i.text("_return_url"))
-	if err != nil {
-		return invalid("url_invalid", "return_url", "Not a valid URL")
-	}
-	query := back.Query()
-	query.Set("payment_intent", i.text("id"))
-	query.Set("redirect_status", outcome)
-	back.RawQuery = query.Encode()
 	i["next_action"] = nil
 	s.become(c, i, s.books.get("charge", i.text("latest_charge")), status)
-	return answer{status: http.StatusSeeOther, location: back.String()}
+	return i
 }

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/payonce/payonce/internal/sandbox"
 	"github.com/payonce/payonce/internal/testrun"
@@ -20,11 +19,11 @@ func TestJournal_survivesAKill(t *testing.T) {
 	r.setDown(true)
 	o.File = filepath.Join(t.TempDir(), "records")
 	f := start(t, o)
-	f.post("/v1/refunds", "refund", "payment_intent", f.captured("pm_card_visa"), "amount", "400").want(t, http.StatusOK, nil)
-	f.post(confirmation(f.create("pm_card_chargeDeclined")), "").want(t, http.StatusPaymentRequired, nil)
-	f.control(http.MethodPost, "/dispute", `{"payment_intent":"`+f.captured("pm_card_visa")+`","outcome":"lost"}`).want(t, http.StatusOK, nil)
+	f.post("/v1/refunds", "payment_intent="+f.captured(), "amount=400").want(t, http.StatusOK, nil)
+	f.post(confirmation(f.create("pm_card_chargeDeclined"))).want(t, http.StatusPaymentRequired, nil)
+	f.control(http.MethodPost, "/dispute", `{"payment_intent":"`+f.captured()+`","outcome":"lost"}`).want(t, http.StatusOK, nil)
 	f.must(f.notify(shopSecret, "msg_1", notice("ch_1")))
-	first := f.post(intents, "k", eur("700")...)
+	first := f.post(intents, eur("700", key)...)
 
 	torn := filepath.Join(t.TempDir(), "records")
 	written, err := os.ReadFile(o.File)
@@ -37,10 +36,10 @@ func TestJournal_survivesAKill(t *testing.T) {
 	for _, list := range []string{"payment_intents", "refunds", "disputes", "events"} {
 		testrun.Same(t, list, f.get("/v1/"+list).raw, next.get("/v1/"+list).raw)
 	}
-	if again := next.post(intents, "k", eur("700")...); !replayed(first, again) {
+	if again := next.post(intents, eur("700", key)...); !replayed(first, again) {
 		t.Errorf("answered %d %s, then %d %s", first.status, first.raw, again.status, again.raw)
 	}
-	next.captured("pm_card_visa")
+	next.captured()
 	if again := start(t, o).books(); len(again.Captures) != len(f.books().Captures)+1 {
 		t.Errorf("%d captures after a torn line", len(again.Captures))
 	}
@@ -71,7 +70,7 @@ func TestJournal_thatCannotBeWritten(t *testing.T) {
 func TestJournal_showsADoubleCapture(t *testing.T) {
 	t.Parallel()
 	o := sandbox.Options{File: filepath.Join(t.TempDir(), "records")}
-	start(t, o).captured("pm_card_visa")
+	start(t, o).captured()
 	written, err := os.ReadFile(o.File)
 	testrun.Must(t, err)
 	lines := strings.SplitAfter(string(written), "\n")
@@ -94,41 +93,6 @@ func replayed(a, b answered) bool {
 		b.header.Get("Request-Id") != a.header.Get("Request-Id")
 }
 
-func TestIdempotencyKey(t *testing.T) {
-	t.Parallel()
-	f := start(t, sandbox.Options{})
-
-	t.Run("the same key and parameters replay the saved answer, in any order of parameters", func(t *testing.T) {
-		t.Parallel()
-		first := f.post(intents, "same", "amount", "700", "currency", "eur")
-		second := f.post(intents, "same", "currency", "eur", "amount", "700")
-		if !replayed(first, second) || second.header.Get("Idempotency-Key") != "same" {
-			t.Errorf("answered %v %s\nthen %v %s", first.header, first.raw, second.header, second.raw)
-		}
-	})
-
-	t.Run("a decline, or a refusal by the intent's state, is replayed, and outlives the state", func(t *testing.T) {
-		t.Parallel()
-		for method, status := range map[string]int{"pm_card_chargeDeclined": 402, "": 400} {
-			confirm := confirmation(f.create(method))
-			first := f.post(confirm, "refused "+method)
-			f.post(confirm, "", "payment_method", "pm_card_visa").want(t, 200, nil)
-			if second := f.post(confirm, "refused "+method); first.status != status || !replayed(first, second) {
-				t.Errorf("answered %d, then %d %v", first.status, second.status, second.header)
-			}
-		}
-	})
-
-	t.Run("other parameters or another path are refused", func(t *testing.T) {
-		t.Parallel()
-		f.post(intents, "other", eur("700")...).want(t, 200, nil)
-		want := members{"error.type": "idempotency_error", "error.code": nil}
-		f.post(intents, "other", eur("800")...).want(t, 400, want)
-		f.post(intents, "other").want(t, 400, want)
-		f.post("/v1/refunds", "other", eur("700")...).want(t, 400, want)
-	})
-}
-
 // Of requests that come at once under one key one is executed; each other is refused, or gets its answer.
 func TestIdempotencyKey_inFlight(t *testing.T) {
 	t.Parallel()
@@ -137,7 +101,7 @@ func TestIdempotencyKey_inFlight(t *testing.T) {
 	const rivals = 8
 	var answers [rivals]<-chan answered
 	for i := range answers {
-		answers[i] = f.meanwhile(intents, "once", eur("700", "payment_method", "pm_card_visa", "confirm", "true")...)
+		answers[i] = f.meanwhile(intents, eur("700", "payment_method=pm_card_visa", "confirm=true", key)...)
 	}
 	payments := map[string]bool{}
 	for _, answer := range answers {
@@ -150,25 +114,5 @@ func TestIdempotencyKey_inFlight(t *testing.T) {
 	}
 	if b := f.books(); len(payments) != 1 || len(b.Captures) != 1 || b.Requests != rivals {
 		t.Errorf("answered %v; the books have %+v", payments, b)
-	}
-}
-
-// A key is new after 24 hours, or after forget_keys_after.
-func TestKey_isForgotten(t *testing.T) {
-	t.Parallel()
-	f := start(t, sandbox.Options{})
-	first := f.post(intents, "old", eur("700")...)
-	f.pass(23*time.Hour + 59*time.Minute)
-	if second := f.post(intents, "old", eur("700")...); !replayed(first, second) {
-		t.Errorf("before: %d %s", second.status, second.raw)
-	}
-	f.pass(2 * time.Minute)
-	third := f.post(intents, "old", eur("800")...)
-	third.want(t, 200, members{"amount": 800.0})
-	for _, after := range []string{"24h", "1h", "0s"} {
-		f.faults(`{"forget_keys_after":"` + after + `"}`)
-		if again := f.post(intents, "old", eur("800")...); replayed(third, again) != (after != "0s") {
-			t.Errorf("forgotten after %s: %d %s", after, again.status, again.raw)
-		}
 	}
 }

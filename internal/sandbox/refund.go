@@ -78,16 +78,10 @@ func (s *Sandbox) outside(do func(c *call, i object, body outside) any) endpoint
 	}
 }
 
-// refundOutside refunds as the provider's dashboard does, without metadata of payonce. Repeating a call with
-// the same amount does nothing.
+// refundOutside refunds as the provider's dashboard does, without metadata of payonce.
 func (s *Sandbox) refundOutside(c *call, i object, body outside) any {
 	if body.Amount < 1 {
 		return invalid("", "amount", "The amount is %d: give minor units of 1 or more.", body.Amount)
-	}
-	if known := s.books.find("refund", func(r object) bool {
-		return r["payment_intent"] == i["id"] && r.number("amount") == body.Amount && r.named("refund_id") == ""
-	}); known != nil {
-		return known
 	}
 	return s.refund(c, i, body.Amount, map[string]string{})
 }
@@ -104,10 +98,11 @@ func (s *Sandbox) dispute(c *call, i object, body outside) any {
 	if !slices.Contains([]string{"", disputeWon, disputeLost}, body.Outcome) {
 		return invalid("", "outcome", "The outcome is %q: give won, lost or none.", body.Outcome)
 	}
-	d := s.books.find("dispute", func(d object) bool { return d["payment_intent"] == i["id"] })
+	id := "du_" + i.text("id")
+	d := s.books.get("dispute", id)
 	if d == nil {
-		d = s.newObject("dispute", "du_", object{
-			"amount": i["amount"], "charge": i["latest_charge"], "currency": i["currency"],
+		d = s.newObject("dispute", "", object{
+			"id": id, "amount": i["amount"], "charge": i["latest_charge"], "currency": i["currency"],
 			"payment_intent": i["id"], "status": "needs_response",
 		})
 		s.emit(c, "charge.dispute.created", d)

@@ -87,7 +87,7 @@ func New(ctx context.Context, o Options) (_ *Sandbox, err error) {
 		Timeout: sendDeadline, Transport: &http.Transport{MaxIdleConnsPerHost: senders}, // and no proxy
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // only a 2xx takes an event
 	}
-	s.follow(plan{keep: keyRetention})
+	s.follow(noFaults)
 	if u, err := url.Parse(o.WebhookURL); o.WebhookURL != "" && (err != nil || u.Host == "") {
 		return nil, fmt.Errorf("STRIPE_WEBHOOK_URL is %q: set it to an http or https address", o.WebhookURL)
 	}
@@ -149,14 +149,13 @@ func (s *Sandbox) routes() http.Handler {
 	for pattern, run := range map[string]endpoint{
 		"GET /books": s.getBooks, "PUT /faults": s.putFaults, "DELETE /faults": s.deleteFaults,
 		"POST /dispute": s.outside(s.dispute), "POST /refund": s.outside(s.refundOutside),
-		"POST /authenticate/{id}": s.about("payment_intent", "intent", s.authenticate),
-		"GET /healthz":            alive, "GET /readyz": alive,
+		"/authenticate/{id}": s.about("payment_intent", "intent", s.authenticate),
+		"GET /healthz":       alive, "GET /readyz": alive,
 	} {
 		mux.HandleFunc(pattern, s.control(run))
 	}
 	mux.HandleFunc("POST /duplicate-webhooks", s.duplicateWebhooks)
 	mux.HandleFunc("POST /shop/webhooks", s.receive)
-	mux.HandleFunc("GET /authenticate/{id}", s.showAuthentication)
 	return mux
 }
 

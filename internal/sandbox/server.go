@@ -41,7 +41,6 @@ type answer struct {
 	status   int
 	body     string
 	replayOf string // the request that made a replayed answer, "" for a fresh one
-	location string // where the client goes next, "" if it stays
 }
 
 // render makes an answer of what an endpoint returned.
@@ -209,9 +208,6 @@ func reply(w http.ResponseWriter, shown any) {
 		w.Header().Set("Idempotent-Replayed", "true")
 		w.Header().Set("Original-Request", a.replayOf)
 	}
-	if a.location != "" {
-		w.Header().Set("Location", a.location)
-	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(a.status)
 	_, _ = io.WriteString(w, a.body) // the client may have gone; the outcome stands
@@ -298,6 +294,8 @@ type plan struct {
 	keep time.Duration // ForgetKeysAfter
 }
 
+var noFaults = plan{keep: keyRetention}
+
 // fault is what one request meets: the plan, and the numbers that were drawn. A connection is cut before
 // anything was decided, or after everything was recorded. A drawn 500 happens before the effect or after it, half
 // and half, and is saved under the key; a replayed answer does not become a 500. The zero fault is none.
@@ -326,24 +324,16 @@ func (s *Sandbox) putFaults(c *call) any {
 	if e := c.json(&p); e != nil {
 		return e
 	}
-	for _, probability := range []float64{p.DropBefore, p.DropAfter, p.Error500, p.Slow.P} {
-		if probability < 0 || probability > 1 {
-			return invalid("", "", "%v is no probability from 0 to 1.", probability)
-		}
-	}
-	if p.Slow.MS < 0 || p.Slow.MS > slowMax {
-		return invalid("", "slow.ms", "slow.ms is %d: give milliseconds from 0 to %d.", p.Slow.MS, slowMax)
-	}
 	var err error
-	if p.keep, err = time.ParseDuration(cmp.Or(p.ForgetKeysAfter, keyRetention.String())); err != nil || p.keep < 0 {
-		return invalid("", "forget_keys_after", "forget_keys_after is %q: give a duration such as 24h.", p.ForgetKeysAfter)
+	if p.keep, err = time.ParseDuration(cmp.Or(p.ForgetKeysAfter, keyRetention.String())); err != nil || p.Slow.MS > slowMax {
+		return invalid("", "", "Give a duration such as 24h for forget_keys_after, and at most %d for slow.ms.", slowMax)
 	}
 	s.follow(p)
-	return p
+	return struct{}{}
 }
 
 // deleteFaults is DELETE /faults.
 func (s *Sandbox) deleteFaults(*call) any {
-	s.follow(plan{keep: keyRetention})
+	s.follow(noFaults)
 	return answer{status: http.StatusNoContent}
 }

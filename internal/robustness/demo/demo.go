@@ -19,7 +19,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -35,7 +34,7 @@ import (
 var ErrBroken = errors.New("a promise was broken")
 
 // Demo is one demo, with the crash lab and the guard lab. Its maker sets the exported fields and
-// calls Run or Break once. Do may be called by several goroutines, before and after Run too.
+// calls Run or Break once. Several goroutines may call Do, before and after Run too.
 type Demo struct {
 	// Charges is how many charges are made, at least 1.
 	Charges int
@@ -47,8 +46,6 @@ type Demo struct {
 	Database string
 	// Running, if set, are services that run already, to use in place of Keep and Database.
 	Running *Running
-	// Commands names actions of the labs, one on a line, for Keep.
-	Commands io.Reader
 
 	// Say takes each line that says how far the demo has come.
 	Say func(line string)
@@ -70,11 +67,8 @@ type Demo struct {
 	lab    bool                          // for the guard lab: its server needs no disk
 	ends   []func(context.Context) error // which close calls, the last one first
 
-	acting sync.Mutex      // one action at a time, and none while the demo audits or ends
-	flows  context.Context // ends with the demo; nil before charges can be sent
-
-	striking sync.Mutex     // one strike at a time: a program that starts needs the database
-	faults   harness.Faults // the demo's own, which an action of the lab restores
+	acting sync.Mutex      // one action at a time
+	kept   context.Context // of the actions, while everything stays up; nil before
 }
 
 func (d *Demo) say(format string, args ...any) { d.Say(fmt.Sprintf(format, args...)) }
@@ -98,16 +92,14 @@ func (d *Demo) Run(ctx context.Context) (err error) {
 	}
 	d.say("payonce demo: %d charges, every request sent three times, seed %d", d.Charges, d.Seed)
 	d.sent = newCharges(d.Seed, d.Charges, newRunName())
-	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
-		cancel() // ends the action in flight
-		d.acting.Lock()
-		defer d.acting.Unlock()
 		if errors.Is(err, context.Canceled) {
 			err = fmt.Errorf("stopped before the audit: %w", err)
 		}
 		err = errors.Join(err, d.close(ctx))
 	}()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // before close: what is shown reads the database
 	plenty, few := 100*d.Charges, max(1, d.Charges/25)
 	if err := d.open(ctx, fmt.Sprintf("tshirt=%d", plenty), fmt.Sprintf("mug=%d", plenty), fmt.Sprintf("poster=%d", few)); err != nil {
 		return err
@@ -116,22 +108,16 @@ func (d *Demo) Run(ctx context.Context) (err error) {
 	if d.Show != nil {
 		go d.Show(ctx, d.world.Service)
 	}
-	before, err := d.sandbox.Books(ctx)
-	if err != nil {
-		return err
-	}
-	d.admit(ctx)
 	if err := d.flow(ctx); err != nil {
 		return err
 	}
-	found, err := d.audit(ctx, before)
+	found, err := d.audit(ctx)
 	if err != nil {
 		return err
 	}
 	if d.Keep {
 		d.say("%s", d.introduction())
-		go d.obey(ctx) // a read from a terminal ends with the program
-		<-ctx.Done()
+		d.keep(ctx)
 	}
 	if !found.OK {
 		return fmt.Errorf("%w: %s", ErrBroken, found.Violated())
@@ -143,7 +129,7 @@ func (d *Demo) Run(ctx context.Context) (err error) {
 func newSeed() uint64 { return 1 + rand.Uint64N(1<<32) } //nolint:gosec // a seed is no secret
 
 // flow is the part in which things break. When it returns, the provider has none of the demo's
-// faults any more, so that the audit can ask it: an outage in flight restores none.
+// faults any more, so that the audit can ask it.
 func (d *Demo) flow(ctx context.Context) error {
 	const shortest, perSecond = 15 * time.Second, 20 // few charges are spread over the time that faults take
 	charges := d.sent
@@ -153,27 +139,24 @@ func (d *Demo) flow(ctx context.Context) error {
 	all, flowing := errgroup.WithContext(flowing) // else the charges wait for a program that does not come back
 	all.Go(func() error { return d.strikeAll(flowing, length) })
 	all.Go(func() error { d.run(flowing, charges, length/time.Duration(len(charges))); return nil })
-	done := make(chan error, 1)
-	go func() { done <- all.Wait() }()
-	var err error
-	for flows := true; flows; {
-		select {
-		case <-time.After(3 * time.Second): //nolint:mnd // between two lines
-		case err = <-done:
-			flows = false
+	progress := func() { d.say("%d of %d charges ended; %s", d.ended.Load(), len(charges), d.broken()) }
+	telling, end := context.WithCancel(ctx)
+	go func() {
+		for harness.Wait(telling, 3*time.Second) == nil {
+			progress()
 		}
-		d.say("%d of %d charges ended; %s", d.ended.Load(), len(charges), d.broken())
-	}
+	}()
+	err := all.Wait()
+	end()
+	progress()
 	clearing, cancel := closing(ctx) // the sandbox may be another's, and continues without the demo
 	defer cancel()
-	return errors.Join(err, ctx.Err(), d.setFaults(clearing, harness.Faults{}))
+	return errors.Join(err, ctx.Err(), d.sandbox.SetFaults(clearing, harness.Faults{}))
 }
 
 // audit observes what is left when nothing is left to do, reports and returns the service's
-// own audit with what was observed from outside since an earlier observation. No action of the lab is in flight meanwhile.
-func (d *Demo) audit(ctx context.Context, before harness.Books) (a harness.Audit, err error) {
-	d.acting.Lock()
-	defer d.acting.Unlock()
+// own audit with what was observed from outside.
+func (d *Demo) audit(ctx context.Context) (a harness.Audit, err error) {
 	if d.events, err = d.countEvents(ctx); err != nil {
 		return a, err
 	}
@@ -183,11 +166,10 @@ func (d *Demo) audit(ctx context.Context, before harness.Books) (a harness.Audit
 	if d.eventsAgain, err = d.countEvents(ctx); err != nil {
 		return a, err
 	}
-	now, err := d.sandbox.Books(ctx)
-	if err != nil {
+	if d.books, err = d.sandbox.Books(ctx); err != nil {
 		return a, err
 	}
-	d.books, d.losses = since(before, now), d.world.Losses()
+	d.losses = d.world.Losses()
 	d.say("auditing")
 	if a, err = d.world.Audit(ctx); err != nil {
 		return a, fmt.Errorf("audit: %w", err)

@@ -29,31 +29,37 @@ func TestInDatabase(t *testing.T) {
 	}
 }
 
-// TestLab_endsWithTheDemo: the end of the demo ends the action in flight, and no other begins.
+// TestLab_endsWithTheDemo: the end of the demo waits for the end of the action in flight, and no other begins.
 func TestLab_endsWithTheDemo(t *testing.T) {
 	t.Parallel()
 	begun := make(chan struct{}, 2)
 	sandbox := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { begun <- struct{}{} }))
 	defer sandbox.Close()
 	ctx, cancel := context.WithCancel(t.Context())
-	d, done := &Demo{}, make(chan error)
-	cut := func() { // the request lives longer than the demo
-		_, _, err := d.Do(t.Context(), "cut-provider", nil)
-		done <- err
-	}
+	d, done := &Demo{}, make(chan error, 1)
 	d.sandbox = harness.Sandbox(sandbox.URL)
-	d.admit(ctx)
-	go cut()
+	if _, err := d.Do("cut-provider"); !errors.Is(err, errNotKept) {
+		t.Errorf("an action before the demo is kept ended with %v", err)
+	}
+	go d.keep(ctx)
+	testrun.True(t, "the lab is open", func() bool {
+		_, err := d.Do("no-such-action")
+		return !errors.Is(err, errNotKept)
+	})
+	go func() {
+		_, err := d.Do("cut-provider")
+		done <- err
+	}()
 	<-begun
 	cancel()
+	d.keep(ctx)
+	if len(begun) != 1 {
+		t.Error("the faults stay")
+	}
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("the action ended with %v", err)
 	}
-	if len(begun) != 1 {
-		t.Error("the demo's own faults were not restored")
-	}
-	go cut()
-	if err := <-done; !errors.Is(err, errNotReady) {
+	if _, err := d.Do("cut-provider"); !errors.Is(err, errNotKept) {
 		t.Errorf("another action ended with %v", err)
 	}
 }

@@ -22,54 +22,54 @@ import (
 type Guard struct {
 	Name string `json:"guard"`
 	Kind string `json:"kind"`
-	// Remove is the SQL that removes it from the migrated database.
-	Remove string `json:"removed"`
+	// Remove is the SQL that removes it from the migrated database, line by line.
+	Remove []string `json:"removed"`
 	// Fault is what happens, and what the guard refuses.
 	Fault string `json:"fault"`
 	// Red are the checks of the audit that are violated without the guard, and no others.
 	Red []string `json:"expected"`
 	// Charge is what then happened to a charge.
 	Charge string `json:"charge"`
-
-	scene entry // by which the fault is inflicted; without an order all faults are
+	// Scene inflicts the fault; without an order all scenes do.
+	Scene Scene `json:"scene,omitzero"`
 }
+
+// Scene sends a request for an order, and then runs a statement by hand; or it sends several requests, which meet:
+// for charges, or for refunds of one charge. $n numbers requests, $try attempts.
+type Scene struct {
+	Order    string          `json:"order"`
+	Items    json.RawMessage `json:"items,omitempty"`
+	Hand     []string        `json:"hand,omitempty"`
+	Before   string          `json:"before,omitempty"` // a statement
+	Requests int             `json:"requests,omitempty"`
+	Key      string          `json:"key,omitempty"`
+	Refund   json.RawMessage `json:"refund,omitempty"`
+}
+
+//go:embed lab.json
+var labText []byte
+
+type labs struct {
+	Actions []Action
+	Guards  []Guard
+}
+
+var lab = func() (l labs) {
+	if err := json.Unmarshal(labText, &l); err != nil {
+		panic(err) // the file is part of the program
+	}
+	return l
+}()
+
+// Actions are all that the crash lab can do.
+func Actions() []Action { return slices.Clone(lab.Actions) }
+
+// Guards are the guards of the lab, in the order in which `--break all` removes them. The first one is none, and the
+// last one those that stand behind others: nothing is violated.
+func Guards() []Guard { return slices.Clone(lab.Guards) }
 
 // Violates names the checks that are violated without the guard.
 func (g Guard) Violates() string { return cmp.Or(strings.Join(g.Red, "; "), "nothing") }
-
-// entry is an action or a guard of lab.txt: its members by their names. A scene sends a request for
-// an order, and then runs a statement by hand; or it sends several requests, which meet. $n numbers requests,
-// $try attempts.
-type entry map[string]string
-
-//go:embed lab.txt
-var labText string
-
-// entries are all of a sort, in the order of lab.txt.
-func entries(sort string) (all []entry) {
-	for text := range strings.SplitSeq(labText, "\n\n") {
-		e, name := entry{}, ""
-		for line := range strings.Lines(text) {
-			word, value, _ := strings.Cut(line, " ")
-			name = cmp.Or(word, name) // a line without a name continues the one before
-			e[name] = strings.TrimSpace(e[name] + "\n" + strings.TrimSpace(value))
-		}
-		if e[sort] != "" {
-			all = append(all, e)
-		}
-	}
-	return all
-}
-
-// Guards are the guards of the lab, in the order in which `--break all` removes them. The first
-// entry removes none, and the last one those that stand behind others: nothing is violated.
-func Guards() (all []Guard) {
-	for _, e := range entries("guard") {
-		red := strings.FieldsFunc(e["violated"], func(r rune) bool { return r == '\n' })
-		all = append(all, Guard{e["guard"], e["kind"], e["remove"], e["fault"], red, e["charge"], e})
-	}
-	return all
-}
 
 // Finding is what the audit found after a guard was removed.
 type Finding struct {
@@ -106,13 +106,9 @@ func (d *Demo) Break(ctx context.Context, name string) (all []Finding, err error
 		return nil, fmt.Errorf("--break %s: there is no such guard; --break list lists them", name)
 	}
 	d.say("payonce demo --break %s: on a throw-away PostgreSQL server, which is removed in the end", name)
-	defer func() { err = errors.Join(err, d.close(ctx)) }()
-	if err := d.build(ctx); err != nil {
-		return nil, err
-	}
 	var wrong error
 	for _, g := range guards {
-		f, err := d.without(ctx, g, d.Say)
+		f, err := d.without(ctx, g)
 		if err != nil {
 			return all, fmt.Errorf("without %s: %w", g.Name, err)
 		}
@@ -124,13 +120,12 @@ func (d *Demo) Break(ctx context.Context, name string) (all []Finding, err error
 	return all, wrong
 }
 
-// without runs another payonce without a guard. It uses the demo's programs, and nothing else of it.
-func (d *Demo) without(ctx context.Context, g Guard, say func(string)) (f Finding, err error) {
+// without runs a payonce without a guard.
+func (d *Demo) without(ctx context.Context, g Guard) (f Finding, err error) {
 	const timeout, tries = 5 * time.Minute, 5
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	other := &Demo{Say: say, Now: d.Now, lab: true}
-	other.world.Binaries = d.world.Binaries
+	other := &Demo{Say: d.Say, Now: d.Now, lab: true}
 	defer func() { err = errors.Join(err, other.close(ctx)) }()
 	stock := []string{"mug=10", "gone=1"}
 	for try := range tries {
@@ -140,14 +135,14 @@ func (d *Demo) without(ctx context.Context, g Guard, say func(string)) (f Findin
 		return f, err
 	}
 	other.say("without %s: %s", g.Name, g.Fault)
-	if _, err := other.db.Exec(ctx, g.Remove); err != nil {
+	if _, err := other.db.Exec(ctx, strings.Join(g.Remove, "\n")); err != nil {
 		return f, fmt.Errorf("remove it: %w", err)
 	}
 	var audit harness.Audit
 	var shown []string
 	// On a busy machine requests may not meet. Where nothing may be violated, no try may do it.
 	for try := 0; try < tries && (try == 0 || audit.OK); try++ {
-		if shown, err = other.inflict(ctx, g.scene, strconv.Itoa(try)); err == nil {
+		if shown, err = other.inflict(ctx, g.Scene, strconv.Itoa(try)); err == nil {
 			err = other.quiet(ctx, false)
 		}
 		if err != nil {
@@ -171,28 +166,26 @@ func (d *Demo) without(ctx context.Context, g Guard, say func(string)) (f Findin
 
 // inflict inflicts the fault of a scene, or of each, which leaves payonce sound as long as all guards are
 // there. It returns the charges whose timelines show what happened.
-func (d *Demo) inflict(ctx context.Context, scene entry, try string) (shown []string, err error) {
-	if scene["order"] == "" {
-		for _, other := range entries("order") {
-			if shown, err = d.inflict(ctx, other, try); err != nil {
-				return nil, fmt.Errorf("%s: %w", other["fault"], err)
+func (d *Demo) inflict(ctx context.Context, scene Scene, try string) (shown []string, err error) {
+	if scene.Order == "" {
+		for _, g := range lab.Guards {
+			if g.Scene.Order != "" && err == nil {
+				shown, err = d.inflict(ctx, g.Scene, try)
 			}
 		}
-		return shown, nil
+		return shown, err
 	}
-	if scene["requests"] != "" {
-		_, err := d.db.Exec(ctx, scene["before"])
-		if err == nil {
-			shown, err = d.race(ctx, scene, try)
-		}
-		_, undone := d.db.Exec(ctx, scene["after"])
-		return shown, errors.Join(err, undone)
+	if _, err := d.db.Exec(ctx, scene.Before); err != nil {
+		return nil, err
+	}
+	if scene.Requests > 0 {
+		return d.race(ctx, scene, try)
 	}
 	own, err := d.endedCharge(ctx, scene, try)
 	if err != nil {
 		return nil, err
 	}
-	_, err = d.db.Exec(ctx, strings.ReplaceAll(scene["hand"], "$charge", chargeIn(own)))
+	_, err = d.db.Exec(ctx, strings.ReplaceAll(strings.Join(scene.Hand, "\n"), "$charge", chargeIn(own)))
 	if refused, is := errors.AsType[*pgconn.PgError](err); is && strings.HasPrefix(refused.Code, "23") {
 		err = nil
 	}
@@ -201,14 +194,14 @@ func (d *Demo) inflict(ctx context.Context, scene entry, try string) (shown []st
 
 // race sends the requests of a scene while the apis and the workers are paused. The apis begin all of
 // them at once, and the workers read at once what they have stored.
-func (d *Demo) race(ctx context.Context, scene entry, try string) (shown []string, err error) {
+func (d *Demo) race(ctx context.Context, scene Scene, try string) (shown []string, err error) {
 	const pause = 200 * time.Millisecond // until all requests have arrived
 
 	if err := d.quiet(ctx, false); err != nil { // so that no worker stops within a transaction
 		return nil, err
 	}
 	path := chargesPath
-	if scene["refund"] != "" {
+	if scene.Refund != nil {
 		own, err := d.endedCharge(ctx, scene, try)
 		if err != nil {
 			return nil, err
@@ -221,13 +214,12 @@ func (d *Demo) race(ctx context.Context, scene entry, try string) (shown []strin
 			return nil, err
 		}
 	}
-	n, _ := strconv.Atoi(scene["requests"]) // the text is a part of the program
-	answers := make([][]harness.Answer, n)
+	answers := make([][]harness.Answer, scene.Requests)
 	var sending sync.WaitGroup
 	for n := range answers {
 		sending.Go(func() {
-			body := cmp.Or(scene["refund"], scene.charge(try, n))
-			answers[n] = d.PostAll(ctx, 1, path, scene.fill("key", try, n), []byte(body))
+			body := cmp.Or(string(scene.Refund), scene.charge(try, n))
+			answers[n] = d.PostAll(ctx, 1, path, fill(scene.Key, try, n), []byte(body))
 		})
 	}
 	err = harness.Wait(ctx, pause)
@@ -244,19 +236,19 @@ func (d *Demo) race(ctx context.Context, scene entry, try string) (shown []strin
 	return slices.Compact(shown), err
 }
 
-// fill is a member for a request of an attempt.
-func (e entry) fill(name, try string, n int) string {
-	return strings.NewReplacer("$try", try, "$n", strconv.Itoa(n)).Replace(e[name])
+// fill is a text for a request of an attempt.
+func fill(text, try string, n int) string {
+	return strings.NewReplacer("$try", try, "$n", strconv.Itoa(n)).Replace(text)
 }
 
 // charge is the body of a request for a charge of 10.00.
-func (e entry) charge(try string, n int) string {
-	return chargeBody(e.fill("order", try, n), 1000, "EUR", visa, cmp.Or(e.fill("items", try, n), "[]"))
+func (s Scene) charge(try string, n int) string {
+	return chargeBody(fill(s.Order, try, n), 1000, "EUR", visa, cmp.Or(fill(string(s.Items), try, n), "[]"))
 }
 
 // endedCharge returns the location of a charge of a scene that has succeeded and has no work left.
-func (d *Demo) endedCharge(ctx context.Context, scene entry, try string) (string, error) {
-	answers := d.PostAll(ctx, 1, chargesPath, scene.fill("order", try, 0), []byte(scene.charge(try, 0)))
+func (d *Demo) endedCharge(ctx context.Context, scene Scene, try string) (string, error) {
+	answers := d.PostAll(ctx, 1, chargesPath, fill(scene.Order, try, 0), []byte(scene.charge(try, 0)))
 	if len(answers) == 0 || answers[0].Location == "" {
 		return "", fmt.Errorf("a charge was answered %+v: %w", answers, context.Cause(ctx))
 	}

@@ -39,14 +39,6 @@ type evidence struct {
 	noRestart     bool         // the server is another's
 }
 
-// since are the records of a run of which these are the first ones: the sandbox may be another's.
-func since(first, last harness.Books) harness.Books {
-	last.Requests -= first.Requests
-	last.DuplicatesSuppressed -= first.DuplicatesSuppressed
-	last.Notifications = last.Notifications[min(len(first.Notifications), len(last.Notifications)):]
-	return last
-}
-
 // verdict checks what the audit cannot see of a run.
 func (e *evidence) verdict() []harness.Check {
 	answers, ends := harness.Check{Name: oneAnswer}, harness.Check{Name: endsAsPlanned}

@@ -1,91 +1,50 @@
 package demo
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
-// Action is something that a lab does: the crash lab, which breaks what runs, for real, and the audit
-// still holds; or the guard lab, which removes a guard from a payonce of its own.
+// Action is something that the crash lab does: it breaks what runs, for real, and the audit still holds.
 type Action struct {
 	Name  string // for Do
-	Group string // client, program, provider, message or guard
+	Group string // client, program, provider or message
 	Title string
 	What  string // what it does
 	Shows string // what to watch
+
+	Faults harness.Faults // of the provider and the merchant's receiver, for a while
+	Said   string         // what they then did
 }
 
-var errNotReady = errors.New("the demo is starting, or ends")
+var errNotKept = errors.New("the lab is open after the audit of payonce demo --keep, until that ends")
 
 const outageLength = 10 * time.Second
 
-// Actions are all that the labs can do: the crash lab's, then one for each guard.
-func Actions() (all []Action) {
-	for _, e := range entries("action") {
-		all = append(all, Action{e["action"], e["group"], e["title"], e["what"], e["shows"]})
-	}
-	for _, g := range Guards()[1:] {
-		all = append(all, Action{g.Name, "guard", "Remove " + g.Name, g.Kind + "; " + g.Fault, g.Violates()})
-	}
-	return all
-}
-
-// admit lets actions act on the demo until ctx ends, which also ends the action in flight.
-func (d *Demo) admit(ctx context.Context) {
+// keep lets actions act until ctx ends, and returns when the one in flight, which ends too, has ended.
+func (d *Demo) keep(ctx context.Context) {
+	d.acting.Lock()
+	d.kept = ctx
+	d.acting.Unlock()
+	<-ctx.Done()
 	d.acting.Lock()
 	defer d.acting.Unlock()
-	d.flows = ctx
 }
 
-// Do takes an action, one at a time, and says in a sentence what it did. Of the guard lab it also
-// returns the Finding, as JSON, and says before how far it has come. An action in flight holds up
-// the demo's audit.
-func (d *Demo) Do(ctx context.Context, name string, progress func(string)) (said string, finding []byte, err error) {
+// Do takes an action while the demo is kept, one at a time, and says in a sentence what it did.
+func (d *Demo) Do(name string) (string, error) {
 	d.acting.Lock()
 	defer d.acting.Unlock()
-	if d.flows == nil || d.flows.Err() != nil {
-		return "", nil, errNotReady
+	if d.kept == nil || d.kept.Err() != nil {
+		return "", errNotKept
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(d.flows, cancel)() //nolint:contextcheck // it is the demo's, whose end ends the action
-	guards := Guards()
-	if i := slices.IndexFunc(guards, func(g Guard) bool { return g.Name == name }); i >= 0 {
-		f, err := d.without(ctx, guards[i], progress)
-		if err != nil {
-			return "", nil, err
-		}
-		finding, err = json.Marshal(f)
-		return f.Verdict(), finding, err
-	}
-	said, err = d.act(ctx, name)
-	return said, nil, err
-}
-
-// obey takes an action for each line of the commands until they end.
-func (d *Demo) obey(ctx context.Context) {
-	for lines := bufio.NewScanner(d.Commands); lines.Scan() && ctx.Err() == nil; {
-		name := strings.TrimSpace(lines.Text())
-		if name == "" {
-			continue
-		}
-		say := func(text string) { d.say("%s: %s", name, text) }
-		said, _, err := d.Do(ctx, name, say)
-		if err != nil {
-			said = "failed: " + err.Error()
-		}
-		say(said)
-	}
+	return d.act(d.kept, name)
 }
 
 // act takes an action of the crash lab, and says what it did.
@@ -107,9 +66,9 @@ func (d *Demo) act(ctx context.Context, name string) (string, error) {
 		sent, err := d.sandbox.RepeatWebhooks(ctx, 1)
 		return fmt.Sprintf("the provider sent %s once more, %d were taken", plural(sent.Events, "event"), sent.Delivered), err
 	}
-	for _, e := range entries("faults") {
-		if e["action"] == name {
-			return d.outage(ctx, e)
+	for _, a := range lab.Actions {
+		if a.Name == name {
+			return d.outage(ctx, a)
 		}
 	}
 	return "", fmt.Errorf("there is no action %q", name)
@@ -136,8 +95,6 @@ select count(*) filter (where pg_terminate_backend(pid)) > 0
 // kill kills one of the programs of a kind, in turn, and starts it again. Of services that run already it cuts
 // the database sessions of a kind.
 func (d *Demo) kill(ctx context.Context, kind string, programs []*harness.Process, killed *atomic.Int64) (string, error) {
-	d.striking.Lock()
-	defer d.striking.Unlock()
 	if d.Running != nil {
 		err := d.await(ctx, cutSessions, kind) // a program that was cut just now has no session for a while
 		if err == nil {
@@ -156,8 +113,6 @@ func (d *Demo) kill(ctx context.Context, kind string, programs []*harness.Proces
 
 // restart restarts the database's server without a shutdown, if it is the demo's own.
 func (d *Demo) restart(ctx context.Context) (string, error) {
-	d.striking.Lock()
-	defer d.striking.Unlock()
 	if d.server == nil {
 		return "", errors.New("the server is not the demo's own")
 	}
@@ -170,29 +125,15 @@ func (d *Demo) restart(ctx context.Context) (string, error) {
 	return fmt.Sprintf("PostgreSQL was shut down at once and answers again after %s", took.Round(time.Millisecond)), err
 }
 
-// outage replaces the demo's own faults for a while.
-func (d *Demo) outage(ctx context.Context, e entry) (string, error) {
-	var faults harness.Faults
-	err := json.Unmarshal([]byte(e["faults"]), &faults)
-	if err == nil {
-		err = d.sandbox.SetFaults(ctx, faults)
-	}
+// outage gives the provider and the merchant faults for a while.
+func (d *Demo) outage(ctx context.Context, a Action) (string, error) {
+	err := d.sandbox.SetFaults(ctx, a.Faults)
 	if err == nil {
 		err = harness.Wait(ctx, outageLength)
 	}
-	d.striking.Lock()
-	defer d.striking.Unlock()
 	ctx, cancel := closing(ctx)
 	defer cancel()
-	return fmt.Sprintf("for %s %s", outageLength, e["said"]), errors.Join(err, d.sandbox.SetFaults(ctx, d.faults))
-}
-
-// setFaults replaces the faults of the sandbox, and those that the lab restores.
-func (d *Demo) setFaults(ctx context.Context, f harness.Faults) error {
-	d.striking.Lock()
-	defer d.striking.Unlock()
-	d.faults = f
-	return d.sandbox.SetFaults(ctx, f)
+	return fmt.Sprintf("for %s %s", outageLength, a.Said), errors.Join(err, d.sandbox.SetFaults(ctx, harness.Faults{}))
 }
 
 const repeatMessages = `
@@ -223,9 +164,9 @@ func (d *Demo) strikeAll(ctx context.Context, length time.Duration) error {
 		moment   = 10 * time.Millisecond
 	)
 	began, random := d.Now(), rand.New(rand.NewPCG(d.Seed, 1)) //nolint:gosec // kills must be repeatable, not secret
-	err := d.setFaults(ctx, harness.Faults{DropAfter: 1})
+	err := d.sandbox.SetFaults(ctx, harness.Faults{DropAfter: 1})
 	if err == nil && harness.Wait(ctx, silence) == nil {
-		err = d.setFaults(ctx, harness.Faults{
+		err = d.sandbox.SetFaults(ctx, harness.Faults{
 			Seed: d.Seed, DropBefore: 0.05, DropAfter: 0.05, Error500: 0.03, Slow: harness.Slow{P: 0.1, Milliseconds: 300},
 		})
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 // The address and the API key for visitors are those of the README. Another address is taken where
-// this one is in use.
+// this one is in use. The sandbox takes any key.
 const (
 	visitorsAddress = "127.0.0.1:8080"
 	visitorsKey     = "sk_test_demo"
@@ -37,7 +37,14 @@ func (d *Demo) open(ctx context.Context, stock ...string) (err error) {
 		return d.join(ctx)
 	}
 	d.killed = "killed"
-	if err := d.build(ctx); err != nil {
+	folder, err := local.NewDir(os.TempDir(), "payonce-demo-")
+	if err != nil {
+		return err
+	}
+	d.ends = append(d.ends, func(context.Context) error { return folder.Close() })
+	d.world.Log = folder.Path
+	d.say("building api, worker, sandbox and payonce")
+	if d.world.Binaries, err = harness.Build(ctx, folder.Path); err != nil {
 		return err
 	}
 	if err := d.openDatabase(ctx); err != nil {
@@ -48,7 +55,7 @@ func (d *Demo) open(ctx context.Context, stock ...string) (err error) {
 	defer cancel()
 	d.world.Secrets = harness.Secrets{
 		API:      visitorsKey,
-		Provider: "sk_test_demo",
+		Provider: visitorsKey,
 		Events:   "whsec_" + rand.Text(),
 		Shop:     "whsec_" + rand.Text() + rand.Text(), // two are base64
 	}
@@ -72,20 +79,6 @@ func (d *Demo) close(ctx context.Context) (err error) {
 	defer cancel()
 	for _, end := range slices.Backward(d.ends) {
 		err = errors.Join(err, end(ctx))
-	}
-	return err
-}
-
-// build makes a folder for logs and, unless they are there, the programs.
-func (d *Demo) build(ctx context.Context) error {
-	folder, err := local.NewDir(os.TempDir(), "payonce-demo-")
-	if err != nil {
-		return err
-	}
-	d.ends = append(d.ends, func(context.Context) error { return folder.Close() })
-	if d.world.Log = folder.Path; d.world.Payonce == "" {
-		d.say("building api, worker, sandbox and payonce")
-		d.world.Binaries, err = harness.Build(ctx, folder.Path)
 	}
 	return err
 }
@@ -175,13 +168,9 @@ func (d *Demo) quiet(ctx context.Context, waiting bool) error {
 	return d.await(ctx, isQuiet, waiting)
 }
 
-// introduction is what a visitor needs to look around, and to break things.
+// introduction is what a visitor needs to look around.
 func (d *Demo) introduction() string {
 	var text strings.Builder
-	var names []string
-	for _, e := range entries("action") {
-		names = append(names, e["action"])
-	}
 	line := func(name, value string) { fmt.Fprintf(&text, "  %-10s %s\n", name, value) }
 	for _, p := range d.world.Processes() {
 		line(p.Name(), p.URL())
@@ -191,28 +180,19 @@ func (d *Demo) introduction() string {
 	line("database", d.world.Service)
 	line("logs", d.world.Log)
 	line("API key", visitorsKey)
-	return text.String() + "everything stays up until Ctrl-C\nto break something, type one of: " + strings.Join(names, ", ") +
-		"\nto remove a guard from another payonce, type its name, which payonce demo --break list lists"
+	return text.String() + "everything stays up until Ctrl-C"
 }
 
 // Running is where services run already, for a demo that starts none: in
 // containers, where a program cannot kill another. The services' database sessions
-// are cut instead.
+// are cut instead. The merchant that charges has the API key sk_test_demo.
 type Running struct {
 	// URLs of the apis, separated by commas.
 	APIURLs []string `env:"API_URLS,required"`
 	// URL of the sandbox.
 	SandboxURL string `env:"SANDBOX_URL,required"`
-	// API key of the merchant that charges.
-	APIKey string `env:"API_KEY,required"`
-	// URL of the console, which the demo prints first. Empty: there is none.
-	ConsoleURL string `env:"CONSOLE_URL"`
 	// Connection string of payonce's PostgreSQL database.
 	DatabaseURL string `env:"DATABASE_URL,required"`
-	// Secret key by which the audit asks the sandbox.
-	ProviderKey string `env:"STRIPE_SECRET_KEY,required"`
-	// URL of the provider's API in the sandbox.
-	ProviderURL string `env:"STRIPE_API_BASE,required"`
 }
 
 // join takes services that run already.
@@ -222,7 +202,7 @@ func (d *Demo) join(ctx context.Context) (err error) {
 	}
 	d.killed = "cut off the database"
 	at := d.Running
-	d.world.Service, d.world.Provider, d.world.Secrets.Provider = at.DatabaseURL, at.ProviderURL, at.ProviderKey
-	d.Client, d.sandbox = harness.NewClient(at.APIKey, at.APIURLs...), harness.Sandbox(at.SandboxURL)
+	d.world.Service, d.world.Provider, d.world.Secrets.Provider = at.DatabaseURL, at.SandboxURL, visitorsKey
+	d.Client, d.sandbox = harness.NewClient(visitorsKey, at.APIURLs...), harness.Sandbox(at.SandboxURL)
 	return d.openPool(ctx)
 }
