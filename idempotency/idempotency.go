@@ -5,27 +5,25 @@
 // Receive is for a service under load: the work queues its writes on a pgx.Batch. Once wraps any function that
 // writes through a pgx.Tx. Middleware wraps an http.Handler, for the header Idempotency-Key. All three are one loop:
 // read the key, and replay its answer; or try the work, which commits only if it claims the key; and read again if
-// another request was first, or if the outcome of the commit is unknown. For a sender that gives no key, NaturalKey
-// and Content derive one.
+// another request was first, or if the outcome of the commit is unknown. NaturalKey and Content derive keys.
 //
 // # What happens
 //
 //	two calls at once                 one claims the key; the other waits, then replays its answer or
 //	                                  returns ErrInFlight
-//	another request under the key     ErrReused, and Result.Differs
+//	another request under the key     ErrReused; Receive names what differs
 //	the work fails or panics          all is rolled back and the key is free; a FinalError is stored
 //	the process dies                  before COMMIT as above; after it the next call replays
 //	the connection is lost in COMMIT  the key says which it was; ErrUnknown if it cannot be read
 //	the answer has expired            ErrExpired: the work is not done again
 //
-// TestPromises shows each line for all three. That an effect happens once rests on a constraint of the schema and on
-// one transaction, not on a cache, a clock, an isolation level or a time-out. Where commits wait for a standby, so does
-// the read of a stored answer: what was replayed survives a failover.
+// Test: TestPromises. That an effect happens once rests on a constraint of the schema and on one transaction, not on a
+// cache, a clock, an isolation level or a time-out. Where commits wait for a standby, so does the read of a stored
+// answer: what was replayed survives a failover.
 //
 // # What this does not give you
 //
-//   - An effect outside the transaction does not happen once. A mail or a call to another system belongs in an
-//     outbox, or has an idempotency key of its own there.
+//   - An effect outside the transaction does not happen once: a call to another system needs an outbox or a key.
 //   - A replay is the first answer, not the current state.
 //   - Each call of Once and Middleware holds a connection while it works. Work that takes a second one from the
 //     same pool can exhaust it.

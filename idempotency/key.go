@@ -24,7 +24,7 @@ type Key struct {
 // validate returns ErrInvalid unless all parts of the key can be stored.
 func (k Key) validate() error {
 	owner := k.Scope + " " + k.Operation
-	if len(owner) > 2*maxLength || !utf8.ValidString(owner) || strings.Contains(owner, "\x00") {
+	if len(owner) > 2*maxLength+1 || !utf8.ValidString(owner) || strings.Contains(owner, "\x00") {
 		return fmt.Errorf("%w: its scope and operation have more than %d bytes, or are no text", ErrInvalid, 2*maxLength)
 	}
 	return Validate(k.Value)
@@ -32,12 +32,12 @@ func (k Key) validate() error {
 
 // ParseKey reads the values of the Idempotency-Key header. A structured-field string "abc" (RFC 8941, as the IETF
 // draft asks for) and the bare abc that most clients send are the same key. Only the string may have spaces
-// inside, commas and semicolons: a gateway joins two header lines by a comma, and a semicolon begins parameters.
+// inside, commas and semicolons: a gateway joins two header lines, which are refused, by a comma.
 func ParseKey(values []string) (string, error) {
 	if len(values) == 0 {
 		return "", ErrMissing
 	}
-	key := strings.Trim(strings.Join(values, ","), " \t")
+	key := strings.Trim(strings.Join(values, "\n"), " \t")
 	if quoted := quotedKey.FindStringSubmatch(key); quoted != nil {
 		key = strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(quoted[1])
 	} else if strings.ContainsAny(key, `"\ ,;`) {

@@ -51,9 +51,13 @@ func TestParseKey(t *testing.T) {
 			}
 		}
 	}
-	for lines, want := range []error{idempotency.ErrMissing, nil, idempotency.ErrInvalid} {
-		if _, err := idempotency.ParseKey([]string{"a", "a"}[:lines]); !errors.Is(err, want) {
-			t.Errorf("of %d header lines: %v, want %v", lines, err, want)
+	for want, headers := range map[error][][]string{
+		idempotency.ErrMissing: {nil}, nil: {{"a"}}, idempotency.ErrInvalid: {{"a", "a"}, {`"a`, `b"`}, {`"`, `"`}},
+	} {
+		for _, lines := range headers {
+			if _, err := idempotency.ParseKey(lines); !errors.Is(err, want) {
+				t.Errorf("of the header lines %q: %v, want %v", lines, err, want)
+			}
 		}
 	}
 }

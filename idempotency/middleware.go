@@ -28,7 +28,7 @@ type HTTPOptions struct {
 	// Fingerprint returns the same bytes for requests that are the same, see Middleware for the default. Where
 	// clients compress, or sign each sending, leave out what is new in a retry.
 	Fingerprint func(r *http.Request, body []byte) []byte
-	// MaxBytes bounds the body of a request, which is held in memory as its response is; 1 MiB if zero.
+	// MaxBytes bounds a request and a response, which are held in memory; 1 MiB if zero.
 	MaxBytes int
 	// Error writes the responses of the middleware itself; as RFC 9457 says if nil. It may choose another status.
 	Error func(w http.ResponseWriter, r *http.Request, status int, err error)
@@ -45,21 +45,19 @@ func Tx(ctx context.Context) pgx.Tx {
 
 // Middleware carries out each POST and PATCH under an Idempotency-Key once
 // (draft-ietf-httpapi-idempotency-key-header) and replays its status, headers and body, byte for byte, with
-// Idempotent-Replayed: true. The key, the handler's writes through Tx and the response are one transaction, and the
-// response is sent after its COMMIT. A response of 400 or above undoes the handler's writes; it is stored unless it is
-// a 5xx, or one that the same request may pass later (401, 403, 408, 409, 425, 429): then the key is free. A panic
-// rolls back and goes on.
+// Idempotent-Replayed: true. The key, the handler's writes through Tx and the response are one transaction; the
+// response is sent after COMMIT. One of 400 or above undoes the handler's writes, and is stored unless it is a 5xx or
+// one that the same request may pass later (401, 403, 408, 409, 425, 429): that frees the key, as a panic does.
 //
 // Without a Fingerprint, requests are the same if method, path, query, media type and body are: a body of JSON as
 // Content compares it, a multipart body but for the boundary.
 //
 // The handler begins with empty headers. What it sets takes the place of what was set around Middleware, and is
-// stored, but for Set-Cookie and Date, which are of one client or time. Responses of 1xx, trailers and Flush are not
-// supported.
+// stored, but for Set-Cookie and Date, which are of one client or time. 1xx, trailers and Flush are not supported.
 //
 // Middleware itself answers 400 for a key that is missing or malformed, 409 in flight, 410 expired, 413 for a body
 // that is too large, 422 for a key of another request, 503 for ErrUnknown, and 500 for a response that no replay
-// could repeat: it has a Content-Encoding or a header that is not UTF-8, or the handler wrote none. It stores none of these.
+// could repeat: one larger than MaxBytes, encoded, with a header that is not UTF-8, or none. None of these is stored.
 //
 // Compression belongs around Middleware: a stored gzip body would be replayed to a client that cannot read it. So
 // does http.TimeoutHandler, since a handler must not use Tx after it returns. Nothing may read the body before. It is
@@ -95,7 +93,7 @@ func (o HTTPOptions) serve(db Beginner, w http.ResponseWriter, r *http.Request, 
 	}
 	if err == nil {
 		result, err = o.inTransaction(r.Context(), db, key, Request{Fingerprint: o.Fingerprint(r, body)}, func(ctx context.Context, tx pgx.Tx) (Answer, error) {
-			first = &recorder{header: http.Header{}}
+			first = &recorder{header: http.Header{}, most: o.MaxBytes}
 			inner := r.WithContext(context.WithValue(ctx, txKey{}, tx))
 			inner.Body = io.NopCloser(bytes.NewReader(body))
 			next.ServeHTTP(first, inner)
@@ -155,6 +153,7 @@ func fingerprintOf(r *http.Request, body []byte) []byte {
 type recorder struct {
 	header http.Header
 	sent   Answer // its status is 0 until it is written, its header as it was then: changes come too late
+	most   int    // bytes of the body
 }
 
 // Header returns the headers to be sent.
@@ -167,10 +166,10 @@ func (w *recorder) WriteHeader(status int) {
 	}
 }
 
-// Write holds a part of the body.
+// Write holds a part of the body, up to the byte that is too much.
 func (w *recorder) Write(part []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
-	w.sent.Body = append(w.sent.Body, part...)
+	w.sent.Body = append(w.sent.Body, part[:min(len(part), w.most+1-len(w.sent.Body))]...)
 	return len(part), nil
 }
 
@@ -181,6 +180,8 @@ func (w *recorder) answer() (Answer, error) {
 	a.Header.Del("Set-Cookie")
 	a.Header.Del("Date")
 	switch {
+	case len(a.Body) > w.most:
+		return a, fmt.Errorf("%w: it has more than %d bytes", errNotStorable, w.most)
 	case a.StatusCode == 0:
 		return a, fmt.Errorf("%w: the handler wrote none", errNotStorable)
 	case a.StatusCode >= http.StatusInternalServerError, slices.Contains(passLater, a.StatusCode):

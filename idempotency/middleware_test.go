@@ -235,6 +235,11 @@ func TestMiddleware_refusesToStore(t *testing.T) {
 		return func(w http.ResponseWriter) { w.Header().Set(name, value); w.WriteHeader(http.StatusCreated) }
 	}
 	for says, respond := range map[string]func(http.ResponseWriter){
+		"it has more than 1048576 bytes": func(w http.ResponseWriter) {
+			for range 1<<10 + 1 { // of several writes
+				_, _ = w.Write(make([]byte, 1<<10))
+			}
+		},
 		"the handler wrote none":        func(http.ResponseWriter) {},
 		"the handler wrote none ":       func(w http.ResponseWriter) { w.WriteHeader(http.StatusEarlyHints) },
 		"it is encoded":                 set("Content-Encoding", "gzip"),

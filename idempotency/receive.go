@@ -44,8 +44,8 @@ const (
 
 // Work carries out a request: it queues its writes on the batch and returns the answer, which the same batch stores.
 // It must not write elsewhere or queue transaction control. The answer cannot depend on what its statements return:
-// it is stored before they run. It is called again after each lost race, with an empty batch and the database's time.
-// One of these calls is committed, or none. An error commits nothing and leaves the key free.
+// it is stored before they run. It is called again after each lost race, with an empty batch and the same now, the
+// database's time. One of these calls is committed, or none. An error commits nothing and leaves the key free.
 type Work func(ctx context.Context, b *pgx.Batch, now time.Time) (Answer, error)
 
 // Receive replays the answer of the key, or commits the work in one batch that begins with the claim of the key: in
@@ -84,6 +84,7 @@ func (o Options) replayOrTry(ctx context.Context, q groupcommit.Querier, key Key
 	if err := key.validate(); err != nil {
 		return Result{}, err
 	}
+	var now time.Time                                        // the same for all tries, of which one commits
 	maybeDurable := false                                    // a try before has an unknown outcome
 	began, wait := time.Now(), cmp.Or(o.Wait, 5*time.Second) //nolint:forbidigo // they decide only how long a rival is waited for
 	for tries := 0; ; {
@@ -93,9 +94,10 @@ func (o Options) replayOrTry(ctx context.Context, q groupcommit.Querier, key Key
 			return state.replay(request)
 		}
 		if wasRead {
-			expires := state.Now.Add(cmp.Or(max(o.Retention, 0), 24*time.Hour)).Truncate(time.Second)
+			now = cmp.Or(now, state.Now)
+			expires := now.Add(cmp.Or(max(o.Retention, 0), 24*time.Hour)).Truncate(time.Second)
 			var answer Answer
-			if answer, err = try(state.Now, expires); err == nil {
+			if answer, err = try(now, expires); err == nil {
 				return Result{Answer: answer, ExpiresAt: expires}, nil
 			}
 		}

@@ -70,7 +70,7 @@ select asked.n,
        coalesce(k.fingerprint, '')               as fingerprint,
        k.request,
        coalesce(k.status_code, 0)                as status_code,
-       coalesce(nullif(k.headers, '{}'), 'null') as headers,
+       coalesce(k.headers, '{}')                 as headers,
        coalesce(k.body, '')                      as body,
        coalesce(k.created_at, c.now)             as created_at,
        coalesce(k.expires_at, c.now)             as expires_at,
@@ -128,9 +128,8 @@ func keysQuery(states []*KeyState) (args []any, scan func(pgx.Rows) error) {
 	}
 }
 
-// expireKeys makes tombstones of expired keys. It compares with now(), which can bound an index scan, as
-// clock_timestamp() cannot. It updates by ctid, which stays while the row is locked: a join by key may read the
-// whole table.
+// expireKeys makes tombstones of expired keys. now() can bound an index scan, clock_timestamp() cannot. It updates by
+// ctid, which stays while the row is locked: a join by key may read the whole table.
 const expireKeys = `
 -- idempotency.expireKeys
 with due as (

@@ -1,12 +1,26 @@
 package httpapi
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/intake"
 )
+
+// TestClassify_unknown: after a commit of unknown outcome, a refusal of the next try is not the answer of the request.
+func TestClassify_unknown(t *testing.T) {
+	t.Parallel()
+	for _, refusal := range []error{intake.ErrExpiresInPast, &intake.OrderTakenError{}, errConflict} {
+		if p := (&API{}).classify(fmt.Errorf("%w: %w", idempotency.ErrUnknown, refusal)); p.Type != errUnavailable.Type || !p.Retryable {
+			t.Errorf("%v is %s", refusal, p.Type)
+		}
+	}
+}
 
 // TestPreferredWait: what is not understood is no wait.
 func TestPreferredWait(t *testing.T) {

@@ -211,6 +211,9 @@ func (a *API) problem(err error, c echo.Context) {
 
 // classify returns the problem of an error.
 func (a *API) classify(err error) problem {
+	if errors.Is(err, idempotency.ErrUnknown) && !errors.Is(err, idempotency.ErrInFlight) {
+		return errUnavailable // the refusal of a try may follow from what the try before has done
+	}
 	if p, ok := errors.AsType[problem](err); ok {
 		return p
 	}
