@@ -96,7 +96,7 @@ const (
 )
 
 // alike are names that others use and that differ little from a setting.
-var alike = []string{"API_URL", "APP_KEY", "APIKEY", "API_KEYS", "LOGLEVEL"}
+var alike = []string{"API_URL", "LOGLEVEL"}
 
 // misspelled refuses a variable that differs by an edit, or from a long name by two, from one of the
 // names that is not set, and is no setting of any program.

@@ -160,7 +160,7 @@ func (s *Sandbox) settle() {
 	s.books.record(c.changed...)
 }
 
-// authenticate is POST /authenticate/{id}?outcome=succeeded or failed: what the customer does on the page to which
+// authenticate is /authenticate/{id}?outcome=succeeded or failed, by any method: what the customer does on the page to which
 // the intent sends the customer.
 func (s *Sandbox) authenticate(c *call, i object) any {
 	if i["status"] != statusRequiresAction {

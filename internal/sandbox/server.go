@@ -329,7 +329,7 @@ func (s *Sandbox) putFaults(c *call) any {
 		return invalid("", "", "Give a duration such as 24h for forget_keys_after, and at most %d for slow.ms.", slowMax)
 	}
 	s.follow(p)
-	return struct{}{}
+	return p
 }
 
 // deleteFaults is DELETE /faults.

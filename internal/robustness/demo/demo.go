@@ -105,19 +105,22 @@ func (d *Demo) Run(ctx context.Context) (err error) {
 		return err
 	}
 	d.noRestart = d.server == nil
+	before, err := d.sandbox.Books(ctx)
+	if err != nil {
+		return err
+	}
 	if d.Show != nil {
 		go d.Show(ctx, d.world.Service)
 	}
 	if err := d.flow(ctx); err != nil {
 		return err
 	}
-	found, err := d.audit(ctx)
+	found, err := d.audit(ctx, before)
 	if err != nil {
 		return err
 	}
 	if d.Keep {
-		d.say("%s", d.introduction())
-		d.keep(ctx)
+		d.keep(ctx, d.introduction())
 	}
 	if !found.OK {
 		return fmt.Errorf("%w: %s", ErrBroken, found.Violated())
@@ -155,8 +158,8 @@ func (d *Demo) flow(ctx context.Context) error {
 }
 
 // audit observes what is left when nothing is left to do, reports and returns the service's
-// own audit with what was observed from outside.
-func (d *Demo) audit(ctx context.Context) (a harness.Audit, err error) {
+// own audit with what was observed from outside since an earlier observation.
+func (d *Demo) audit(ctx context.Context, before harness.Books) (a harness.Audit, err error) {
 	if d.events, err = d.countEvents(ctx); err != nil {
 		return a, err
 	}
@@ -166,10 +169,11 @@ func (d *Demo) audit(ctx context.Context) (a harness.Audit, err error) {
 	if d.eventsAgain, err = d.countEvents(ctx); err != nil {
 		return a, err
 	}
-	if d.books, err = d.sandbox.Books(ctx); err != nil {
+	now, err := d.sandbox.Books(ctx)
+	if err != nil {
 		return a, err
 	}
-	d.losses = d.world.Losses()
+	d.books, d.losses = since(before, now), d.world.Losses()
 	d.say("auditing")
 	if a, err = d.world.Audit(ctx); err != nil {
 		return a, fmt.Errorf("audit: %w", err)

@@ -36,12 +36,12 @@ func TestLab_endsWithTheDemo(t *testing.T) {
 	sandbox := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { begun <- struct{}{} }))
 	defer sandbox.Close()
 	ctx, cancel := context.WithCancel(t.Context())
-	d, done := &Demo{}, make(chan error, 1)
+	d, done := &Demo{Say: func(string) {}}, make(chan error, 1)
 	d.sandbox = harness.Sandbox(sandbox.URL)
 	if _, err := d.Do("cut-provider"); !errors.Is(err, errNotKept) {
 		t.Errorf("an action before the demo is kept ended with %v", err)
 	}
-	go d.keep(ctx)
+	go d.keep(ctx, "")
 	testrun.True(t, "the lab is open", func() bool {
 		_, err := d.Do("no-such-action")
 		return !errors.Is(err, errNotKept)

@@ -1,12 +1,14 @@
 package demo
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
@@ -55,7 +58,9 @@ type labs struct {
 }
 
 var lab = func() (l labs) {
-	if err := json.Unmarshal(labText, &l); err != nil {
+	entries := json.NewDecoder(bytes.NewReader(labText))
+	entries.DisallowUnknownFields()
+	if err := entries.Decode(&l); err != nil {
 		panic(err) // the file is part of the program
 	}
 	return l
@@ -106,6 +111,15 @@ func (d *Demo) Break(ctx context.Context, name string) (all []Finding, err error
 		return nil, fmt.Errorf("--break %s: there is no such guard; --break list lists them", name)
 	}
 	d.say("payonce demo --break %s: on a throw-away PostgreSQL server, which is removed in the end", name)
+	folder, err := local.NewDir(os.TempDir(), "payonce-demo-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, folder.Close()) }()
+	d.say("building api, worker, sandbox and payonce")
+	if d.world.Binaries, err = harness.Build(ctx, folder.Path); err != nil {
+		return nil, err
+	}
 	var wrong error
 	for _, g := range guards {
 		f, err := d.without(ctx, g)
@@ -126,6 +140,7 @@ func (d *Demo) without(ctx context.Context, g Guard) (f Finding, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	other := &Demo{Say: d.Say, Now: d.Now, lab: true}
+	other.world.Binaries = d.world.Binaries
 	defer func() { err = errors.Join(err, other.close(ctx)) }()
 	stock := []string{"mug=10", "gone=1"}
 	for try := range tries {

@@ -39,6 +39,14 @@ type evidence struct {
 	noRestart     bool         // the server is another's
 }
 
+// since returns what a sandbox, which may be another's, has seen after an earlier observation.
+func since(first, last harness.Books) harness.Books {
+	last.Requests -= first.Requests
+	last.DuplicatesSuppressed -= first.DuplicatesSuppressed
+	last.Notifications = last.Notifications[min(len(first.Notifications), len(last.Notifications)):]
+	return last
+}
+
 // verdict checks what the audit cannot see of a run.
 func (e *evidence) verdict() []harness.Check {
 	answers, ends := harness.Check{Name: oneAnswer}, harness.Check{Name: endsAsPlanned}

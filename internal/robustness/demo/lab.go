@@ -27,11 +27,12 @@ var errNotKept = errors.New("the lab is open after the audit of payonce demo --k
 
 const outageLength = 10 * time.Second
 
-// keep lets actions act until ctx ends, and returns when the one in flight, which ends too, has ended.
-func (d *Demo) keep(ctx context.Context) {
+// keep lets actions act until ctx ends, and returns when the one in flight, which ends too, has ended. It says what a visitor needs once they can.
+func (d *Demo) keep(ctx context.Context, introduction string) {
 	d.acting.Lock()
 	d.kept = ctx
 	d.acting.Unlock()
+	d.say("%s", introduction)
 	<-ctx.Done()
 	d.acting.Lock()
 	defer d.acting.Unlock()

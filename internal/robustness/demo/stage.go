@@ -43,9 +43,11 @@ func (d *Demo) open(ctx context.Context, stock ...string) (err error) {
 	}
 	d.ends = append(d.ends, func(context.Context) error { return folder.Close() })
 	d.world.Log = folder.Path
-	d.say("building api, worker, sandbox and payonce")
-	if d.world.Binaries, err = harness.Build(ctx, folder.Path); err != nil {
-		return err
+	if d.world.Payonce == "" { // --break has built them
+		d.say("building api, worker, sandbox and payonce")
+		if d.world.Binaries, err = harness.Build(ctx, folder.Path); err != nil {
+			return err
+		}
 	}
 	if err := d.openDatabase(ctx); err != nil {
 		return err
