@@ -52,7 +52,7 @@ func TestLab_endsWithTheDemo(t *testing.T) {
 	}()
 	<-begun
 	cancel()
-	d.keep(ctx)
+	d.keep(ctx, "")
 	if len(begun) != 1 {
 		t.Error("the faults stay")
 	}
