@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,9 +28,12 @@ type auditCmd struct {
 // was not asked is said on stderr, also by --quiet: a cron job that has lost its settings must
 // not look like one that found nothing.
 func (a auditCmd) Run(ctx context.Context, c *console, db *postgres.DB, client *stripe.Client) error {
-	found, err := audit.Found(ctx, db)
+	found, left, err := audit.Found(ctx, db)
 	if err != nil {
 		return err
+	}
+	if left > 0 { // the tables need not show them any more, and this audit supersedes them
+		c.remark("the workers have found %d violations since the last audit: their logs name them\n", left)
 	}
 	report, err := audit.Run(ctx, db.Pool())
 	if err != nil {
@@ -59,11 +63,15 @@ func (a auditCmd) Run(ctx context.Context, c *console, db *postgres.DB, client *
 
 const checkColumns = "name checked violated"
 
-// printViolations prints a line for each example, and how many more violations there are.
+// printViolations prints each example, whose further lines are indented, and how many more violations there are.
 func printViolations(p io.Writer, checks []audit.Check) {
 	for _, check := range checks {
 		for _, example := range check.Examples {
-			fmt.Fprintf(p, "%s: %s\n", check.Name, oneLine(example))
+			lines := strings.Split(example, "\n")
+			for i, line := range lines {
+				lines[i] = oneLine(line)
+			}
+			fmt.Fprintf(p, "%s: %s\n", check.Name, strings.Join(lines, "\n  "))
 		}
 		if more := check.Violated - len(check.Examples); more > 0 {
 			fmt.Fprintf(p, "%s: and %d more of %d\n", check.Name, more, check.Checked)

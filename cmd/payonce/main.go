@@ -74,12 +74,10 @@ func run(ctx context.Context, args []string, o postgres.Options) int {
 		return 2
 	}
 	c.json = cli.JSON
-	running, ended := context.WithCancel(ctx)
-	if !cli.JSON && !cli.Audit.Quiet {
-		go c.progress(running, parsed.Selected().Tag.Get("progress"))
+	if what := parsed.Selected().Tag.Get("progress"); what != "" && !cli.JSON && !cli.Audit.Quiet {
+		defer time.AfterFunc(2*time.Second, func() { c.remark("%s\n", what) }).Stop()
 	}
 	err = parsed.Run()
-	ended()
 	if db != nil {
 		db.Close()
 	}

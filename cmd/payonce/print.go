@@ -3,19 +3,16 @@ package main
 import (
 	"bufio"
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
-	"time"
 	"unicode"
 
 	"github.com/alecthomas/kong"
 
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/program"
 )
 
@@ -43,15 +40,6 @@ func (c *console) show(v any, people func(p io.Writer)) {
 
 func (c *console) remark(format string, args ...any) { fmt.Fprintf(c.stderr, format, args...) }
 
-// progress prints on stderr, after two seconds and then each ten, what a command does and for how
-// long, until ctx ends. It prints nothing of a command that is quick, or says more itself: what is "".
-func (c *console) progress(ctx context.Context, what string) {
-	for spent, next := time.Duration(0), 2*time.Second; what != "" && loop.Pause(ctx, next, nil); next = 10 * time.Second {
-		spent += next
-		c.remark("%s, %s\n", what, spent)
-	}
-}
-
 // list is the result of a command that prints a list, as programs get it.
 type list[T any] struct {
 	Secret string `json:"secret,omitempty"` // that was made, and is shown this once
@@ -73,7 +61,7 @@ func showOne[T any](c *console, v T, columns string) {
 
 // showSecret prints a secret that was made, or "", alone on stdout for people, and what holds now on stderr.
 func showSecret[T any](c *console, secret string, now []T, columns string) {
-	c.show(list[T]{secret, now}, func(p io.Writer) {
+	c.show(list[T]{secret, append([]T{}, now...)}, func(p io.Writer) {
 		table(c.stderr, now, columns)
 		if secret != "" {
 			c.remark("what stdout has is shown this once: no command shows it again\n")
@@ -106,7 +94,7 @@ func cell(member any) string {
 	case nil:
 		return "-"
 	case map[string]any:
-		return audit.Detail(member).String()
+		return oneLine(audit.Detail(member).String())
 	case []any:
 		var words []string
 		for _, word := range member {
