@@ -123,12 +123,12 @@ func TestRotate_printsASecretThatMayBeStored(t *testing.T) {
 	testrun.Same(t, "secrets that sign", []string{strings.TrimSpace(printed.String())}, signing)
 }
 
-// TestConsole_printsWhatThereIs: a list that could not be read is one in JSON, and an example of several lines stays one.
+// TestConsole_printsWhatThereIs: a list that could not be read is one in JSON, and of an example each line is one.
 func TestConsole_printsWhatThereIs(t *testing.T) {
 	t.Parallel()
 	var printed, people strings.Builder
 	showSecret[merchants.Key](&console{stdout: &printed, json: true}, "whsec_made", nil, "")
 	testrun.Same(t, "a list", "{\n  \"secret\": \"whsec_made\",\n  \"data\": []\n}\n", printed.String())
 	printViolations(&people, []audit.Check{{Name: "it starts", Checked: 1, Violated: 1, Examples: []string{"it logs:\none\x1b[2J\ntwo"}}})
-	testrun.Same(t, "a violation", "it starts: it logs:\n  one\uFFFD[2J\n  two\n", people.String())
+	testrun.Same(t, "a violation", "it starts: it logs:\nit starts: one\uFFFD[2J\nit starts: two\n", people.String())
 }

@@ -156,9 +156,10 @@ func printHelp(options kong.HelpOptions, parsed *kong.Context) error {
 // goneCommands are commands that earlier versions had, and what took the place of each.
 var goneCommands = map[string]string{
 	"adopt":                   "payonce audit names a capture without a charge: refund it at the provider",
-	"completion":              "payonce --help lists the commands and their flags",
+	"audit --no-provider":     "leave STRIPE_SECRET_KEY unset",
 	"export":                  `the view ledger_export has the postings, for psql's \copy`,
 	"plan":                    "a program refuses to start on a database that lacks a migration, and messages of a type that a worker does not know wait for a newer one",
+	"inbox list --limit":      "head shows the first lines",
 	"keys rotate":             "payonce keys create makes the new key, and payonce keys revoke --in 24h ends the old one",
 	"outbox repair --as-copy": "make a database for tests with payonce migrate and payonce seed",
 	"outbox repair --since":   "payonce audit names captures without a charge, whenever they were made",
@@ -167,11 +168,12 @@ var goneCommands = map[string]string{
 	"webhooks list":           "payonce actions lists the rotations of secrets, and payonce webhooks rotate shows which sign",
 }
 
-// refuseGone returns the sentence about a command line that begins as a command that is gone, or nil.
+// refuseGone returns the sentence about a command line that has a command or a flag that is gone, or nil.
 func refuseGone(args []string) error {
 	line := strings.ReplaceAll(strings.Join(args, " "), "=", " ") + " "
 	for gone, instead := range goneCommands {
-		if strings.HasPrefix(strings.TrimPrefix(line, "--json "), gone+" ") {
+		command, _, _ := strings.Cut(gone+" ", "--")
+		if strings.HasPrefix(strings.TrimPrefix(line, "--json "), command) && strings.Contains(line, strings.TrimPrefix(gone+" ", command)) {
 			return fmt.Errorf("payonce %s is gone: %s", gone, instead)
 		}
 	}
