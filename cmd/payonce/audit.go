@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,9 +28,12 @@ type auditCmd struct {
 // was not asked is said on stderr, also by --quiet: a cron job that has lost its settings must
 // not look like one that found nothing.
 func (a auditCmd) Run(ctx context.Context, c *console, db *postgres.DB, client *stripe.Client) error {
-	found, err := audit.Found(ctx, db)
+	found, left, err := audit.Found(ctx, db)
 	if err != nil {
 		return err
+	}
+	if left > 0 { // the tables need not show them any more, and this audit supersedes them
+		c.remark("the workers have found %d violations since the last audit: their logs name them\n", left)
 	}
 	report, err := audit.Run(ctx, db.Pool())
 	if err != nil {
@@ -40,7 +44,7 @@ func (a auditCmd) Run(ctx context.Context, c *console, db *postgres.DB, client *
 	audit.Supersede(results, found)
 	unfinished := a.reconcile(ctx, c, db, client, &report, results)
 	if err := db.Commit(ctx, results); err != nil { // a copy may refuse writes, and the report is still wanted
-		c.remark("not kept: the result, which the metrics should show, and what --repair asked for: %v\n", err)
+		c.remark("not kept: the result, which the metrics should show: %v\n", err)
 	}
 	if unfinished != nil && c.json {
 		return unfinished // a program must not take half a report for one that found nothing
@@ -59,11 +63,13 @@ func (a auditCmd) Run(ctx context.Context, c *console, db *postgres.DB, client *
 
 const checkColumns = "name checked violated"
 
-// printViolations prints a line for each example, and how many more violations there are.
+// printViolations prints each example, which has a line or several, and how many more violations there are.
 func printViolations(p io.Writer, checks []audit.Check) {
 	for _, check := range checks {
 		for _, example := range check.Examples {
-			fmt.Fprintf(p, "%s: %s\n", check.Name, oneLine(example))
+			for line := range strings.SplitSeq(example, "\n") {
+				fmt.Fprintf(p, "%s: %s\n", check.Name, oneLine(line))
+			}
 		}
 		if more := check.Violated - len(check.Examples); more > 0 {
 			fmt.Fprintf(p, "%s: and %d more of %d\n", check.Name, more, check.Checked)
@@ -71,10 +77,10 @@ func printViolations(p io.Writer, checks []audit.Check) {
 	}
 }
 
-// reconcile adds what the provider's lists show to the report and, with --repair, queues that the workers
-// read the refunds and disputes that the ledger has otherwise.
+// reconcile adds what the provider's lists show to the report and, with --repair, lets the workers read the
+// refunds and disputes that the ledger has otherwise: a commit for each charge, however many there are.
 //
-// If we die here: nothing is stored before the commit of Run. The operator repeats the command; a read that
+// If we die here: the messages of some charges are committed. The operator repeats the command; a read that
 // finds nothing new records nothing.
 // Test: e2e TestRestore_ofAnOlderDump_capturesNothingTwice.
 func (a auditCmd) reconcile(ctx context.Context, c *console, db *postgres.DB, client *stripe.Client, report *audit.Report, b *pgx.Batch) error {
@@ -102,11 +108,15 @@ func (a auditCmd) reconcile(ctx context.Context, c *console, db *postgres.DB, cl
 		return nil
 	}
 	for _, id := range missed {
+		reads := &pgx.Batch{}
 		charge, err := ledger.Find(ctx, db, id)
-		if err != nil {
-			return err
+		if err == nil {
+			fulfillment.Reread(reads, charge)
+			err = db.Commit(ctx, reads)
 		}
-		fulfillment.Reread(b, charge)
+		if err != nil {
+			return fmt.Errorf("let the workers read %s from the provider: %w", id, err)
+		}
 	}
 	c.remark("the workers are to read the refunds and disputes of %d charges from the provider\n", len(missed))
 	return nil

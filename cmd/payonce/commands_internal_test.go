@@ -13,6 +13,7 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/arch"
+	"github.com/payonce/payonce/internal/audit"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/demo"
@@ -120,4 +121,14 @@ func TestRotate_printsASecretThatMayBeStored(t *testing.T) {
 	}
 	signing := testdb.All[string](t, direct, `select secret from webhook_secrets where ends_at is null`)
 	testrun.Same(t, "secrets that sign", []string{strings.TrimSpace(printed.String())}, signing)
+}
+
+// TestConsole_printsWhatThereIs: a list that could not be read is one in JSON, and of an example each line is one.
+func TestConsole_printsWhatThereIs(t *testing.T) {
+	t.Parallel()
+	var printed, people strings.Builder
+	showSecret[merchants.Key](&console{stdout: &printed, json: true}, "whsec_made", nil, "")
+	testrun.Same(t, "a list", "{\n  \"secret\": \"whsec_made\",\n  \"data\": []\n}\n", printed.String())
+	printViolations(&people, []audit.Check{{Name: "it starts", Checked: 1, Violated: 1, Examples: []string{"it logs:\none\x1b[2J\ntwo"}}})
+	testrun.Same(t, "a violation", "it starts: it logs:\nit starts: one\uFFFD[2J\nit starts: two\n", people.String())
 }

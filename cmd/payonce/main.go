@@ -37,7 +37,7 @@ type commands struct {
 
 	Inbox   inboxCmd   `cmd:"" group:"Act" help:"List, retry and discard dead letters."`
 	Pause   pauseCmd   `cmd:"" group:"Act" help:"Pause charges, webhooks or a merchant, until resume. What is accepted waits. Without arguments, list what is paused." example:"pause merchant acme --reason 'fraud alert'"`
-	Resume  resumeCmd  `cmd:"" group:"Act" help:"End a pause." example:"resume merchant acme"`
+	Resume  pauseCmd   `cmd:"" group:"Act" help:"End a pause." example:"resume merchant acme"`
 	Rebuild rebuildCmd `cmd:"" group:"Act" help:"Count all balances anew, and replace what differs. It reads the whole ledger, under traffic." example:"rebuild" progress:"counting the ledger"`
 	Outbox  outboxCmd  `cmd:"" group:"Act" help:"Continue after a restore from a dump."`
 
@@ -74,12 +74,10 @@ func run(ctx context.Context, args []string, o postgres.Options) int {
 		return 2
 	}
 	c.json = cli.JSON
-	running, ended := context.WithCancel(ctx)
-	if !cli.JSON && !cli.Audit.Quiet {
-		go c.progress(running, parsed.Selected().Tag.Get("progress"))
+	if what := parsed.Selected().Tag.Get("progress"); what != "" && !cli.JSON && !cli.Audit.Quiet {
+		defer time.AfterFunc(2*time.Second, func() { c.remark("%s\n", what) }).Stop()
 	}
 	err = parsed.Run()
-	ended()
 	if db != nil {
 		db.Close()
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/alecthomas/kong"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/fulfillment/operate"
@@ -30,38 +31,31 @@ func (migrateCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
 	return nil
 }
 
+// pauseCmd is pause and resume.
 type pauseCmd struct {
-	What     string `arg:"" optional:"" enum:"fulfillment,notification,merchant," default:"" help:"fulfillment: no charge, cancellation or refund is carried out. notification: no webhook is sent. merchant: neither, of one merchant. Without it what is paused is printed."`
+	What     string `arg:"" optional:"" enum:"fulfillment,notification,merchant," default:"" help:"fulfillment: no charge, cancellation or refund is carried out. notification: no webhook is sent. merchant: neither, of one merchant. Without it pause lists what is paused."`
 	Merchant string `arg:"" optional:"" help:"The merchant."`
 
 	reasonFlag
 }
 
-func (p pauseCmd) AfterApply(o *postgres.Options) error {
+func (p pauseCmd) AfterApply(o *postgres.Options, parsed *kong.Context) error {
+	if p.What == "" && parsed.Selected().Name == "resume" {
+		return errors.New("say what to resume: payonce pause lists what is paused")
+	}
 	if (p.What == operate.PausedMerchant) != (p.Merchant != "") {
 		return errors.New("name the merchant after the word merchant, and nowhere else")
 	}
 	return p.reasonFlag.AfterApply(o)
 }
 
-func (p pauseCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
-	return p.set(ctx, c, db, true)
-}
-
-// resumeCmd ends a pause.
-type resumeCmd struct{ pauseCmd }
-
-func (r resumeCmd) Run(ctx context.Context, c *console, db *postgres.DB) error {
-	return r.set(ctx, c, db, false)
-}
-
-// set pauses or resumes, and prints what is paused then.
+// Run pauses or resumes, and prints what is paused then.
 //
 // If we die here: the pause and its record are one transaction.
-func (p pauseCmd) set(ctx context.Context, c *console, db *postgres.DB, paused bool) error {
+func (p pauseCmd) Run(ctx context.Context, c *console, db *postgres.DB, parsed *kong.Context) error {
 	if p.What != "" {
 		b, known := &pgx.Batch{}, false
-		operate.SetPause(b, operate.Pause{What: p.What, Merchant: p.Merchant}, paused, &known)
+		operate.SetPause(b, operate.Pause{What: p.What, Merchant: p.Merchant}, parsed.Selected().Name == "pause", &known)
 		if err := db.Commit(ctx, b); err != nil {
 			return fmt.Errorf("change what is paused: %w", err)
 		}

@@ -155,6 +155,14 @@ type stockAddCmd struct {
 	ID       string `name:"id" placeholder:"ID" help:"Your name of this change, such as the number of a delivery note. Of an article, a change with this id is made once, however often the command is repeated."`
 }
 
+// AfterApply refuses what would be recorded in another form, or not at all.
+func (a stockAddCmd) AfterApply() error {
+	if a.Quantity == 0 || strings.TrimSpace(a.Reason) == "" || len(a.ID) > 255 {
+		return errors.New("give a --quantity that is not 0, a --reason that says why, and an --id of at most 255 bytes")
+	}
+	return nil
+}
+
 // Run adds once if the change has an id, and prints the article.
 //
 // If we die here: the change and its record are stored, or neither is. A repeated command with

@@ -3,19 +3,16 @@ package main
 import (
 	"bufio"
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
-	"time"
 	"unicode"
 
 	"github.com/alecthomas/kong"
 
 	"github.com/payonce/payonce/internal/audit"
-	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/program"
 )
 
@@ -43,15 +40,6 @@ func (c *console) show(v any, people func(p io.Writer)) {
 
 func (c *console) remark(format string, args ...any) { fmt.Fprintf(c.stderr, format, args...) }
 
-// progress prints on stderr, after two seconds and then each ten, what a command does and for how
-// long, until ctx ends. It prints nothing of a command that is quick, or says more itself: what is "".
-func (c *console) progress(ctx context.Context, what string) {
-	for spent, next := time.Duration(0), 2*time.Second; what != "" && loop.Pause(ctx, next, nil); next = 10 * time.Second {
-		spent += next
-		c.remark("%s, %s\n", what, spent)
-	}
-}
-
 // list is the result of a command that prints a list, as programs get it.
 type list[T any] struct {
 	Secret string `json:"secret,omitempty"` // that was made, and is shown this once
@@ -73,7 +61,7 @@ func showOne[T any](c *console, v T, columns string) {
 
 // showSecret prints a secret that was made, or "", alone on stdout for people, and what holds now on stderr.
 func showSecret[T any](c *console, secret string, now []T, columns string) {
-	c.show(list[T]{secret, now}, func(p io.Writer) {
+	c.show(list[T]{secret, append([]T{}, now...)}, func(p io.Writer) {
 		table(c.stderr, now, columns)
 		if secret != "" {
 			c.remark("what stdout has is shown this once: no command shows it again\n")
@@ -106,7 +94,7 @@ func cell(member any) string {
 	case nil:
 		return "-"
 	case map[string]any:
-		return audit.Detail(member).String()
+		return oneLine(audit.Detail(member).String())
 	case []any:
 		var words []string
 		for _, word := range member {
@@ -168,9 +156,10 @@ func printHelp(options kong.HelpOptions, parsed *kong.Context) error {
 // goneCommands are commands that earlier versions had, and what took the place of each.
 var goneCommands = map[string]string{
 	"adopt":                   "payonce audit names a capture without a charge: refund it at the provider",
-	"completion":              "payonce --help lists the commands and their flags",
+	"audit --no-provider":     "leave STRIPE_SECRET_KEY unset",
 	"export":                  `the view ledger_export has the postings, for psql's \copy`,
 	"plan":                    "a program refuses to start on a database that lacks a migration, and messages of a type that a worker does not know wait for a newer one",
+	"inbox list --limit":      "head shows the first lines",
 	"keys rotate":             "payonce keys create makes the new key, and payonce keys revoke --in 24h ends the old one",
 	"outbox repair --as-copy": "make a database for tests with payonce migrate and payonce seed",
 	"outbox repair --since":   "payonce audit names captures without a charge, whenever they were made",
@@ -179,11 +168,12 @@ var goneCommands = map[string]string{
 	"webhooks list":           "payonce actions lists the rotations of secrets, and payonce webhooks rotate shows which sign",
 }
 
-// refuseGone returns the sentence about a command line that begins as a command that is gone, or nil.
+// refuseGone returns the sentence about a command line that has a command or a flag that is gone, or nil.
 func refuseGone(args []string) error {
 	line := strings.ReplaceAll(strings.Join(args, " "), "=", " ") + " "
 	for gone, instead := range goneCommands {
-		if strings.HasPrefix(strings.TrimPrefix(line, "--json "), gone+" ") {
+		command, _, _ := strings.Cut(gone+" ", "--")
+		if strings.HasPrefix(strings.TrimPrefix(line, "--json "), command) && strings.Contains(line, strings.TrimPrefix(gone+" ", command)) {
 			return fmt.Errorf("payonce %s is gone: %s", gone, instead)
 		}
 	}

@@ -62,8 +62,8 @@ select e.event_id,
  order by e.position`
 
 // FindWebhookEvents returns the webhooks of events with these ids, and all those of the charges with these
-// ids, that can be sent again: they were delivered, or an operator discarded their messages. A name that
-// leads to none is an error.
+// ids. Each can be sent again: it was delivered, or an operator discarded its message. Another one, and a
+// name that leads to none, is an error.
 func FindWebhookEvents(ctx context.Context, q postgres.Querier, names []string) ([]WebhookEvent, error) {
 	var events, charges []string
 	for _, name := range names {
@@ -78,15 +78,18 @@ func FindWebhookEvents(ctx context.Context, q postgres.Querier, names []string) 
 	if err != nil {
 		return nil, fmt.Errorf("read webhook events: %w", err)
 	}
-	found = slices.DeleteFunc(found, func(e WebhookEvent) bool { return !e.Notified && !e.Discarded })
 	for _, name := range names {
 		id, _ := uuid.Parse(name) // of a charge none
 		if !slices.ContainsFunc(found, func(e WebhookEvent) bool { return e.ChargeID == name || e.EventID == id }) {
-			return nil, fmt.Errorf("%q has no webhook that was delivered: payonce timeline shows it, payonce inbox retry repeats a dead letter", name)
+			return nil, fmt.Errorf("%q has no webhook: payonce timeline shows what a charge has", name)
 		}
 	}
-	for i := range found {
-		found[i].Type = domain.EventTypeNamed(found[i].Stored).Webhook
+	for i, e := range found {
+		if !e.Notified && !e.Discarded {
+			return nil, fmt.Errorf("the webhook %s of %s was not delivered: payonce inbox retry repeats a dead letter; give others by their event ids",
+				e.EventID, e.ChargeID)
+		}
+		found[i].Type = domain.EventTypeNamed(e.Stored).Webhook
 	}
 	return found, nil
 }

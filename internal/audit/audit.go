@@ -22,7 +22,7 @@
 //     events. Run reads whole tables, about 0.2 ms per charge, and each of its statements must end
 //     within the pool's statement time-out. Only Reconcile can show that the provider
 //     took the money.
-//   - A timeline is not complete: retention removes outbox and inbox rows, the replay of a
+//   - A timeline is not complete: it has no outbox rows, retention removes inbox rows, the replay of a
 //     key leaves no trace, and a dead letter has no time. It reads the keys
 //     whole, the inbox from the charge's first message on and, for a refund's ID, all events.
 //

@@ -64,14 +64,14 @@ func Continue(ctx context.Context, db *postgres.DB) (violated []Check, more bool
 
 const selectFound = `
 -- audit.selectFound
-select violated from audit_progress`
+select violated, violated - superseded from audit_progress`
 
-// Found returns how many violations the increments have found.
-func Found(ctx context.Context, q postgres.Querier) (n int, err error) {
-	if err := q.QueryRow(ctx, selectFound).Scan(&n); err != nil {
-		return 0, fmt.Errorf("read what the workers have found: %w", err)
+// Found returns how many violations the increments have found, and how many of them no audit of the tables covers.
+func Found(ctx context.Context, q postgres.Querier) (all, left int, err error) {
+	if err := q.QueryRow(ctx, selectFound).Scan(&all, &left); err != nil {
+		return 0, 0, fmt.Errorf("read what the workers have found: %w", err)
 	}
-	return n, nil
+	return all, left, nil
 }
 
 const updateSuperseded = `

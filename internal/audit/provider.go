@@ -3,6 +3,7 @@ package audit
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -45,9 +46,9 @@ func translated[S any](list iter.Seq2[S, error], to func(S) Listed) iter.Seq2[Li
 	}
 }
 
-// AddHeld adds the payment intents and refunds of the charges as the provider holds them now, up to the
-// first that it does not show: that is the error.
-func (t *Timeline) AddHeld(ctx context.Context, client *stripe.Client) error {
+// AddHeld adds the payment intents and refunds of the charges as the provider holds them now. The error is
+// of those that it does not show.
+func (t *Timeline) AddHeld(ctx context.Context, client *stripe.Client) (silent error) {
 	add := func(c TimelineCharge, what string, detail Detail) {
 		t.Entries = append(t.Entries, TimelineEntry{At: t.AsOf, Kind: "provider", ChargeID: c.ID, What: what, Who: domain.Provider, Detail: detail})
 	}
@@ -57,7 +58,8 @@ func (t *Timeline) AddHeld(ctx context.Context, client *stripe.Client) error {
 		}
 		in, err := client.RetrieveIntent(ctx, c.PaymentIntent)
 		if err != nil {
-			return fmt.Errorf("not shown: %w", err)
+			silent = errors.Join(silent, fmt.Errorf("not shown: %w", err))
+			continue
 		}
 		add(c, "payment_intent", Detail{
 			"id": in.ID, "status": in.Status, "amount": in.Amount, "amount_received": in.AmountReceived,
@@ -65,10 +67,11 @@ func (t *Timeline) AddHeld(ctx context.Context, client *stripe.Client) error {
 		})
 		for r, err := range client.Refunds(ctx, c.PaymentIntent) {
 			if err != nil {
-				return fmt.Errorf("not shown: %w", err)
+				silent = errors.Join(silent, fmt.Errorf("not shown: %w", err))
+				continue
 			}
 			add(c, "refund", Detail{"id": r.ID, "status": r.Status, "amount": r.Amount, "currency": r.Currency, "reference": r.Reference})
 		}
 	}
-	return nil
+	return silent
 }
