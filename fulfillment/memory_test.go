@@ -121,13 +121,13 @@ func (m *memory) Commit(_ context.Context, b *pgx.Batch) error {
 		case strings.Contains(q.SQL, "insert into ledger_events\n"):
 			id, _ := a[0].([16]byte)
 			name, _ := a[3].(string)
-			data, _ := a[7].([]byte)
+			data, _ := a[6].([]byte)
 			event, err := domain.Decode(name, data)
 			if err != nil || a[2] != m.stream.Charge.Version+1 || m.losing {
 				m.stream = before
 				return errors.Join(err, refusal("ledger_events_version_once"))
 			}
-			if m.store(id, event); a[5] == true {
+			if m.store(id, event); a[4] == true {
 				outcomes = append(outcomes, name)
 			}
 		case strings.Contains(q.SQL, "with incoming as"):
