@@ -36,5 +36,13 @@ func NewOn(store Store, services Services, log *slog.Logger) *Fulfillment {
 	}
 }
 
+// StepNames are the names of the steps that run.
+func StepNames() (names []string) {
+	for _, s := range (&Fulfillment{}).steps(nil) {
+		names = append(names, s.name)
+	}
+	return names
+}
+
 // ProcessingWait is the wait for what the provider is processing.
 var ProcessingWait = processingWait

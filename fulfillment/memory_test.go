@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -222,6 +223,8 @@ func (m *memory) said(from, sent int, err error) string {
 	).Replace(strings.Join(words, " "))
 }
 
+var longWaits sync.Map // their times
+
 // endOf is what the result of a handler means to the inbox.
 func endOf(err error) string {
 	wait, waits := errors.AsType[*inbox.WaitError](err)
@@ -242,6 +245,9 @@ func endOf(err error) string {
 	case waits && wait.AtLeast >= time.Hour:
 		return "waits " + wait.AtLeast.String()
 	case waits && wait.AtLeast > 500*time.Second && wait.AtLeast <= 625*time.Second: // and up to a quarter more, not all at one moment
+		if _, again := longWaits.LoadOrStore(wait.AtLeast, true); again {
+			return "waits as long as another"
+		}
 		return "waits 500s"
 	case waits:
 		return "waits"

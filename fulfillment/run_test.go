@@ -6,12 +6,20 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/payonce/payonce/domain"
+	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
 func TestMain(m *testing.M) { testrun.Main(m) }
+
+// A step that only one of the two packages lists would never run.
+func TestSteps_matchTheDomain(t *testing.T) {
+	t.Parallel()
+	testrun.Same(t, "steps", domain.Steps(), fulfillment.StepNames())
+}
 
 // TestOnStep: a step that found its work done is reported as such, and one that panics is reported too.
 func TestOnStep(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/inbox/deadletter"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -151,6 +152,11 @@ func TestProcessor_inEachModeOfPgx(t *testing.T) {
 			}
 			all.Wait()
 			testrun.Row(t, db, `select count(*) = 9 and bool_and(status = case message_id when 'dead' then 'dead' else 'done' end) from inbox`)
+			dead, err := deadletter.List(t.Context(), commits, deadletter.Filter{Status: deadletter.StatusDead}, 0, 10)
+			if err != nil || len(dead) != 1 || dead[0].MessageID != "dead" {
+				t.Fatalf("dead letters: %+v, %v", dead, err)
+			}
+			testdb.Must(t, deadletter.Discard(t.Context(), commits, dead[0].Number, "ada"))
 			n, err := inbox.DeleteExpired(t.Context(), commits, 0, 100)
 			testdb.Must(t, err)
 			testrun.Same(t, "deleted", 8, n)
