@@ -215,7 +215,7 @@ func text(d audit.Detail, name string) string {
 	return strings.Trim(fmt.Sprint(cmp.Or(d[name], any(""))), "[]")
 }
 
-// place gives each row its time and its cells, and shows what cannot be printed.
+// place gives each row its time and its cells, and U+FFFD for what cannot be printed.
 func (d *drawing) place() {
 	d.Left = max(0, len(d.Rows)-mostRows)
 	d.Rows = d.Rows[d.Left:]
