@@ -113,7 +113,8 @@ func TestCharges_pagesByKey(t *testing.T) {
 	w := newWorld(t, console.Options{}, nil)
 	testdb.Exec(t, w.db.Pool(), `
 insert into ledger_events (event_id, stream_id, version, type, merchant_id, data, metadata, occurred_at)
-select gen_random_uuid(), 'ch_' || to_char(n, 'FM0000'), v, case when n = 181 then 'charge.later.v1' when v = 1 then 'charge.requested.v1' else 'charge.failed.v1' end, 'acme',
+select gen_random_uuid(), 'ch_' || to_char(n, 'FM0000'), v,
+       case when n = 181 then 'charge.later.v1' when v = 1 then 'charge.requested.v1' else 'charge.failed.v1' end, 'acme',
        case v when 1 then '{"merchant_id": "acme", "order_id": "o", "amount": 5, "currency": "EUR", "steps": ["payment"]}' else '{"code": "canceled"}' end::jsonb,
        '{}', now()
   from generate_series(1, 230) n,

@@ -329,7 +329,7 @@ func (s *Sandbox) putFaults(c *call) any {
 	p.keep, err = time.ParseDuration(cmp.Or(p.ForgetKeysAfter, keyRetention.String()))
 	chances := []float64{p.DropBefore, p.DropAfter, p.Error500, p.Slow.P}
 	if err != nil || slices.Max(chances) > 1 || min(slices.Min(chances), float64(p.keep), float64(p.Slow.MS)) < 0 || p.Slow.MS > slowMax {
-		return invalid("", "", "Give probabilities from 0 to 1, a duration such as 24h for forget_keys_after, and at most %d for slow.ms.", slowMax)
+		return invalid("", "", "Give probabilities from 0 to 1, a forget_keys_after such as 24h, and at most %d as slow.ms.", slowMax)
 	}
 	s.follow(p)
 	return p
