@@ -103,22 +103,31 @@ func TestDemo_endsByItself(t *testing.T) {
 	s.mustBeEmpty(t)
 }
 
-// TestDemo_endedHalfWay_leavesNothing kills a demo while charges flow, and interrupts another one, which is no success.
+// TestDemo_endedHalfWay_leavesNothing kills a demo while charges flow, and interrupts another one and a guard lab, which
+// is no success.
 func TestDemo_endedHalfWay_leavesNothing(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
-	for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGINT} {
+	for _, half := range []struct {
+		signal syscall.Signal
+		says   string
+		args   []string
+	}{
+		{syscall.SIGKILL, `(charges ended)`, nil},
+		{syscall.SIGINT, `(charges ended)`, nil},
+		{syscall.SIGINT, `^(without) `, []string{"--break", "idempotency_keys_once"}},
+	} {
 		s := newStage(t)
-		command := s.demo(t)
+		command := s.demo(t, half.args...)
 		must(t, command.Start())
-		s.says(t, `(charges ended)`)
+		s.says(t, half.says)
 		if running := s.running(t); len(running) < 6 {
 			t.Errorf("half-way there run but %q", running)
 		}
-		must(t, command.Process.Signal(signal))
+		must(t, command.Process.Signal(half.signal))
 		s.mustBeEmpty(t)
 		if command.Wait() == nil {
-			t.Errorf("a demo that got %s ended with 0", signal)
+			t.Errorf("a demo %s that got %s ended with 0", half.args, half.signal)
 		}
 	}
 }

@@ -307,7 +307,7 @@ type FailureCode string
 type FieldError struct {
 	Detail string `json:"detail"`
 
-	// Pointer A JSON Pointer (RFC 6901) into the body, or the name of a parameter of the query after a slash.
+	// Pointer A JSON Pointer (RFC 6901) into the body, or the name of a parameter of the query after a slash; empty for the whole.
 	Pointer string `json:"pointer"`
 }
 

@@ -32,8 +32,7 @@ type lane struct{ Name, About string }
 // row is one moment: a box in a swim lane, and an arrow from the one where it comes from.
 type row struct {
 	at         time.Time
-	from, lane *lane  // from is nil where there is no arrow
-	takes      *claim // that begins here
+	from, lane *lane // from is nil where there is no arrow
 
 	Class, Text, Note string
 	Since             string   // the first row; "" where the row before is of the same time
@@ -100,7 +99,7 @@ func draw(t audit.Timeline) *drawing {
 	}
 	for _, c := range d.claims {
 		r := &row{
-			at: c.began, from: d.laneOf("database", audit.TimelineEntry{}), lane: c.lane, takes: c, Class: "claim",
+			at: c.began, from: d.laneOf("database", audit.TimelineEntry{}), lane: c.lane, Class: "claim",
 			Text: "takes message " + c.message, Note: fmt.Sprintf("claim %d of %s", c.fence, c.receiver),
 		}
 		before := func(b *claim) bool { return b.lost && b.message == c.message && b.fence == c.fence-1 }
@@ -175,7 +174,7 @@ func (d *drawing) laneOf(name string, e audit.TimelineEntry) *lane {
 func (d *drawing) add(e audit.TimelineEntry) {
 	words := d.words(e)
 	said, special := sentences[e.Kind+" "+words["what"]]
-	if !special {
+	if !special || e.Kind == "event" && words["about"] == "" { // it cannot be read
 		said = sentences[e.Kind]
 	}
 	expand := func(text string) string { return os.Expand(text, func(name string) string { return words[name] }) }
@@ -187,8 +186,10 @@ func (d *drawing) add(e audit.TimelineEntry) {
 	}
 }
 
-// failure is how the types of events end that are drawn as such.
-var failure = regexp.MustCompile(`(failed|declined|rejected)$`)
+var (
+	failure     = regexp.MustCompile(`(failed|declined|rejected)$`) // the types of events that are drawn as such
+	unprintable = regexp.MustCompile(`[^\PC\s]`)                    // what may hide or reorder a text
+)
 
 // words are what the sentences of an entry name.
 func (d *drawing) words(e audit.TimelineEntry) map[string]string {
@@ -199,9 +200,8 @@ func (d *drawing) words(e audit.TimelineEntry) map[string]string {
 	what, _, _ := strings.Cut(e.What, ".v")
 	words["what"], words["who"] = strings.Replace(what, "/v1/charges/:id", "…", 1), e.Who
 	words["version"] = strconv.Itoa(e.Version)
-	for _, member := range []string{"provider_status", "code", "refund_id", "dispute_id", "payment_intent", "items", "order_id"} {
-		words["about"] = cmp.Or(words["about"], words[member])
-	}
+	words["about"] = cmp.Or(words["provider_status"], words["code"], words["refund_id"], words["dispute_id"],
+		words["payment_intent"], words["items"], words["order_id"])
 	if _, reason, waits := strings.Cut(words["error"], "waiting: "); waits && e.What == "failed" {
 		words["what"], words["error"] = "waits", reason
 	} else if e.Kind == "key" && words["status_code"] >= "400" || failure.MatchString(what) {
@@ -215,19 +215,17 @@ func text(d audit.Detail, name string) string {
 	return strings.Trim(fmt.Sprint(cmp.Or(d[name], any(""))), "[]")
 }
 
-// place gives each row its time and its cells.
+// place gives each row its time and its cells, and U+FFFD for what cannot be printed.
 func (d *drawing) place() {
 	d.Left = max(0, len(d.Rows)-mostRows)
 	d.Rows = d.Rows[d.Left:]
 	for i, r := range d.Rows {
+		r.Text, r.Note = unprintable.ReplaceAllString(r.Text, "\uFFFD"), unprintable.ReplaceAllString(r.Note, "\uFFFD")
 		if i == 0 || r.at.After(d.Rows[i-1].at) {
 			r.Since = "+" + r.at.Sub(d.Rows[0].at).Round(100*time.Microsecond).String()
 		}
 		r.Column = slices.Index(d.Lanes, r.lane)
-		from := r.Column // where there is no arrow
-		if r.from != nil {
-			from = slices.Index(d.Lanes, r.from)
-		}
+		from := slices.Index(d.Lanes, cmp.Or(r.from, r.lane)) // no arrow leads from a lane to itself
 		for at, l := range d.Lanes {
 			r.Cells = append(r.Cells, d.state(l, r)+arrow(from, at, r.Column))
 		}
@@ -238,7 +236,7 @@ func (d *drawing) place() {
 func (d *drawing) state(l *lane, r *row) (class string) {
 	for _, c := range d.claims {
 		switch {
-		case c.lane != l || c != r.takes && !c.began.Before(r.at):
+		case c.lane != l || c.began.After(r.at):
 		case !c.ended.Before(r.at):
 			class = "lease"
 		case c.lost:
@@ -252,17 +250,12 @@ func (d *drawing) state(l *lane, r *row) (class string) {
 
 // arrow is the part of an arrow from one column to another that is in a cell.
 func arrow(from, at, to int) string {
+	if from == to || at < min(from, to) || at > max(from, to) {
+		return ""
+	}
 	direction := " right"
 	if from > to {
 		direction = " left"
 	}
-	switch {
-	case from == to || at < min(from, to) || at > max(from, to):
-		return ""
-	case at == from:
-		return " from" + direction
-	case at == to:
-		return " to" + direction
-	}
-	return " through"
+	return cmp.Or(map[int]string{from: " from", to: " to"}[at], " through") + direction
 }

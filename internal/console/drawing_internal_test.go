@@ -14,23 +14,29 @@ import (
 )
 
 // TestDraw compares the drawing of a charge whose worker died, whose message came three times, and whose shop was
-// away for three hours, with testdata/crashed.html, which UPDATE_GOLDEN=1 writes anew.
+// away for three hours, with testdata/crashed.html, which UPDATE_GOLDEN=1 writes anew. The steps of the tour have its rows.
 func TestDraw(t *testing.T) {
 	t.Parallel()
 	stored, err := os.ReadFile("testdata/crashed.json")
 	testrun.Must(t, err)
 	var crashed audit.Timeline
 	testrun.Must(t, json.Unmarshal(stored, &crashed))
-	var got strings.Builder
-	testrun.Must(t, New(Options{}).pages["Charge"].ExecuteTemplate(&got, "lanes", crashed))
+	var got, tour strings.Builder
+	pages := New(Options{}).pages
+	testrun.Must(t, pages["Charge"].ExecuteTemplate(&got, "lanes", crashed))
 	testrun.Golden(t, "crashed.html", got.String())
+	testrun.Must(t, pages["Learn"].ExecuteTemplate(&tour, "main", view{Data: history{Timeline: crashed}}))
+	if n := strings.Count(tour.String(), "Rows of the step"); n != 8 {
+		t.Errorf("%d of 8 steps of the tour have rows", n)
+	}
 }
 
-// TestDraw_callsOfTheProvider: an event that is about a call is drawn with the call before it.
+// TestDraw_callsOfTheProvider: an event that is about a call is drawn with the call before it, if it can be read.
 func TestDraw_callsOfTheProvider(t *testing.T) {
 	t.Parallel()
 	const create, confirm = "create the payment", "confirm the payment"
 	started, captured := domain.PaymentStarted{PaymentIntent: "pi_1"}, domain.PaymentCaptured{PaymentIntent: "pi_1"}
+	declined := domain.PaymentDeclined{Failure: domain.Failure{Code: domain.CardDeclined}}
 	type events = []domain.Event
 	for name, test := range map[string]struct {
 		events events
@@ -39,7 +45,7 @@ func TestDraw_callsOfTheProvider(t *testing.T) {
 		"captured":                   {events{started, captured}, []string{create, confirm}},
 		"a failed creation":          {events{domain.PaymentAttemptFailed{Stage: domain.StageCreate}}, []string{create}},
 		"a failed confirmation":      {events{domain.PaymentAttemptFailed{Stage: domain.StageConfirm}}, []string{confirm}},
-		"declined":                   {events{started, domain.PaymentDeclined{}}, []string{create, "no payment"}},
+		"declined":                   {events{started, declined}, []string{create, "no payment"}},
 		"a failed attempt to refund": {events{domain.RefundAttemptFailed{RefundID: "re_1"}}, []string{"refund"}},
 		"refunded":                   {events{domain.RefundSucceeded{RefundID: "re_1"}}, []string{"refund"}},
 		"a failed refund":            {events{domain.RefundFailed{RefundID: "re_1"}}, []string{"refund"}},
@@ -49,26 +55,34 @@ func TestDraw_callsOfTheProvider(t *testing.T) {
 		for _, e := range test.events {
 			drawn.Entries = append(drawn.Entries, audit.TimelineEntry{Kind: "event", What: domain.TypeOf(e), Detail: domain.Details(e)})
 		}
-		var calls []string
-		for _, r := range draw(drawn).Rows {
-			if r.lane.Name == "provider" {
-				calls = append(calls, r.Text)
-			}
+		testrun.Same(t, name, test.calls, callsIn(drawn))
+		for i := range drawn.Entries {
+			drawn.Entries[i].Detail = audit.Detail{"event_id": "e1"}
 		}
-		testrun.Same(t, name, test.calls, calls)
+		testrun.Same(t, name+", if it cannot be read", []string(nil), callsIn(drawn))
 	}
+}
+
+// callsIn are the texts of the rows of the provider.
+func callsIn(drawn audit.Timeline) (calls []string) {
+	for _, r := range draw(drawn).Rows {
+		if r.lane.Name == "provider" {
+			calls = append(calls, r.Text)
+		}
+	}
+	return calls
 }
 
 // TestDraw_manyRows: of a long timeline the end is drawn, of any words, and of workers beyond the alphabet.
 func TestDraw_manyRows(t *testing.T) {
 	t.Parallel()
-	const text = `"><script>`
+	const text = "\"><script>\u202e\x00"
 	start := time.Date(2026, 11, 21, 8, 22, 48, 0, time.UTC)
 	whats := []string{text, "received", "duplicate", "taken over", "failed", "released", "done", "running", "dead letter"}
 	var long audit.Timeline
 	for i := range 500 {
 		long.Entries = append(long.Entries, audit.TimelineEntry{
-			At: start.Add(time.Duration(i) * time.Second), Kind: []string{"key", "event", "webhook", "outbox", "inbox", "provider", text}[i%7],
+			At: start.Add(time.Duration(i) * time.Second), Kind: []string{"key", "event", "webhook", "inbox", "provider", text}[i%6],
 			What: whats[i%len(whats)], Who: text, Detail: audit.Detail{"items": []string{text}, "claimed_at": start.Format(time.RFC3339Nano), "holder": strconv.Itoa(i % 30)},
 		})
 	}
@@ -79,7 +93,9 @@ func TestDraw_manyRows(t *testing.T) {
 	}
 	var got strings.Builder
 	testrun.Must(t, New(Options{}).pages["Charge"].ExecuteTemplate(&got, "lanes", long))
-	if strings.Contains(got.String(), "<script>") {
-		t.Error("the drawing holds a script")
+	for _, active := range []string{"<script>", "\u202e", "\x00"} {
+		if strings.Contains(got.String(), active) {
+			t.Errorf("the drawing holds %q", active)
+		}
 	}
 }

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	_ "embed"
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -114,9 +112,6 @@ func judge(f facts, programs []process) (alive map[string]int, all map[string]wr
 	return alive, all
 }
 
-// flow is the page of the tick, which every page has.
-func (c *Console) flow(*http.Request) (any, error) { return nil, nil }
-
 // receivers are those of fulfillment, which the console does not link.
 var receivers = slices.Concat([]string{"fulfillment"}, domain.Subscribers(), []string{"resend"})
 
@@ -175,11 +170,7 @@ func (c *Console) readFacts(ctx context.Context, followed []int64, f *facts) err
 	if db == nil {
 		return errNoDatabase
 	}
-	var text []byte
-	if err := db.QueryRow(ctx, selectFlow, receivers, followed, domain.Topic).Scan(&text); err != nil {
-		return err
-	}
-	return json.Unmarshal(text, f)
+	return db.QueryRow(ctx, selectFlow, receivers, followed, domain.Topic).Scan(f)
 }
 
 // auditAlways runs whole audits while pages are read.

@@ -31,14 +31,10 @@ type laboratory struct {
 	Taken   []taken // newest first
 }
 
-func (c *Console) lab(*http.Request) (any, error) { return c.labbed.Load(), nil }
-
 // act takes an action of the lab, and returns when it has ended. A client that goes away does not leave it half done.
 func (c *Console) act(r *http.Request) error {
 	i := slices.IndexFunc(c.Actions, func(a Action) bool { return a.Name == r.PostFormValue("action") })
 	switch {
-	case c.Do == nil:
-		return problem{http.StatusForbidden, "There is no lab here: it breaks things, and only payonce demo has one."}
 	case i < 0:
 		return problem{http.StatusNotFound, "There is no such action."}
 	case !c.acting.TryLock():

@@ -44,38 +44,37 @@ func (c *Console) charges(r *http.Request) (any, error) {
 		Statuses: []domain.Status{"pending", "requires_action", "succeeded", "failed", "partially_refunded", "refunded"},
 	}
 	if s.Name != "" {
-		return &s, c.find(r.Context(), &s, pageRows, selectNamed, s.Name, pageRows)
+		return &s, c.find(r.Context(), &s, pageRows, selectNamed, s.Name)
 	}
-	return &s, c.find(r.Context(), &s, pageRows, selectCharges, q.Get("after"), searchRows)
+	return &s, c.find(r.Context(), &s, pageRows, selectCharges, q.Get("after"))
 }
 
-// find reads a page of the charges whose ids a statement returns. No index serves the status and the amount, so a
-// statement returns a bounded part, whose charges are read until the page is full.
-func (c *Console) find(ctx context.Context, s *search, rows int, sql string, args ...any) error {
-	db := c.db.Load()
-	read, _ := db.Query(ctx, sql, args...) // CollectRows returns its error
-	ids, err := pgx.CollectRows(read, pgx.RowTo[string])
-	if len(ids) == searchRows {
-		s.Next = ids[searchRows-1]
+// find reads a page of the charges whose ids a statement returns: one more than the page has or, for a status or an
+// amount, which no index serves, a bounded part, whose charges are read until the page is full.
+func (c *Console) find(ctx context.Context, s *search, rows int, sql, about string) error {
+	db, most := c.db.Load(), searchRows
+	if s.Status+s.Amount == "" {
+		most = rows + 1
 	}
-	full := false
-	for part := range slices.Chunk(ids, rows+1) { // one more than the page
-		if err != nil || full {
-			break
+	read, _ := db.Query(ctx, sql, about, most) // CollectRows returns its error
+	ids, err := pgx.CollectRows(read, pgx.RowTo[string])
+	if len(ids) == most {
+		s.Next = ids[most-1]
+	}
+	for part := range slices.Chunk(ids, rows+1) {
+		if err == nil && len(s.Rows) <= rows {
+			err = ledger.Each(ctx, db, part, func(stream ledger.Stream, unreadable error) bool {
+				charge := stream.Charge
+				if unreadable == nil && charge.MerchantID != "" && (s.Status == "" || string(charge.Status) == s.Status) &&
+					(s.Amount == "" || strconv.FormatInt(charge.Amount, 10) == s.Amount) {
+					s.Rows = append(s.Rows, stream)
+				}
+				return len(s.Rows) <= rows
+			})
 		}
-		err = ledger.Each(ctx, db, part, func(stream ledger.Stream, unreadable error) bool {
-			charge := stream.Charge
-			if unreadable != nil || charge.MerchantID == "" || s.Status != "" && string(charge.Status) != s.Status ||
-				s.Amount != "" && strconv.FormatInt(charge.Amount, 10) != s.Amount {
-				return true
-			}
-			if full = len(s.Rows) == rows; full {
-				s.Next = s.Rows[rows-1].ID
-				return false
-			}
-			s.Rows = append(s.Rows, stream)
-			return true
-		})
+	}
+	if len(s.Rows) > rows {
+		s.Rows, s.Next = s.Rows[:rows], s.Rows[rows-1].ID
 	}
 	return err
 }
@@ -99,7 +98,7 @@ func (c *Console) history(r *http.Request, name string) (history, error) {
 func (c *Console) learn(r *http.Request) (any, error) {
 	name, newest := r.URL.Query().Get("charge"), search{Status: "succeeded"}
 	if name == "" {
-		if err := c.find(r.Context(), &newest, 1, selectCharges, "", searchRows); err != nil || len(newest.Rows) == 0 {
+		if err := c.find(r.Context(), &newest, 1, selectCharges, ""); err != nil || len(newest.Rows) == 0 {
 			return history{}, err
 		}
 		name = newest.Rows[0].ID
@@ -127,7 +126,7 @@ type letters struct {
 }
 
 func (c *Console) letters(r *http.Request) (any, error) {
-	after := messageNumber(r.URL.Query().Get("after"))
+	after, _ := strconv.ParseInt(r.URL.Query().Get("after"), 10, 64) // 0, before every message, where it is none
 	entries, err := deadletter.List(r.Context(), c.db.Load(), deadletter.Filter{Status: deadletter.StatusDead}, after, pageRows)
 	if err != nil {
 		return nil, err
@@ -141,12 +140,7 @@ func (c *Console) letters(r *http.Request) (any, error) {
 }
 
 func (c *Console) letter(r *http.Request) (any, error) {
-	e, err := deadletter.Show(r.Context(), c.db.Load(), messageNumber(r.PathValue("n")))
+	n, _ := strconv.ParseInt(r.PathValue("n"), 10, 64) // 0, which no message has, where it is none
+	e, err := deadletter.Show(r.Context(), c.db.Load(), n)
 	return letters{Entries: []deadletter.Entry{e}}, err
-}
-
-// messageNumber is 0, which no message has, for a text that is none.
-func messageNumber(text string) int64 {
-	n, _ := strconv.ParseInt(text, 10, 64) // 0, or the number next to one that is too large
-	return n
 }

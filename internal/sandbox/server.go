@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -325,8 +326,10 @@ func (s *Sandbox) putFaults(c *call) any {
 		return e
 	}
 	var err error
-	if p.keep, err = time.ParseDuration(cmp.Or(p.ForgetKeysAfter, keyRetention.String())); err != nil || p.Slow.MS > slowMax {
-		return invalid("", "", "Give a duration such as 24h for forget_keys_after, and at most %d for slow.ms.", slowMax)
+	p.keep, err = time.ParseDuration(cmp.Or(p.ForgetKeysAfter, keyRetention.String()))
+	chances := []float64{p.DropBefore, p.DropAfter, p.Error500, p.Slow.P}
+	if err != nil || slices.Max(chances) > 1 || min(slices.Min(chances), float64(p.keep), float64(p.Slow.MS)) < 0 || p.Slow.MS > slowMax {
+		return invalid("", "", "Give probabilities from 0 to 1, a forget_keys_after such as 24h, and at most %d as slow.ms.", slowMax)
 	}
 	s.follow(p)
 	return p
