@@ -47,7 +47,7 @@ func open(ctx context.Context, say io.Writer, c runCmd, warm time.Duration) (*be
 	}
 	b := &bench{programs: map[string]harness.Binaries{}, folder: folder, say: say, warm: warm, measured: c.For, replayed: 2_000}
 	if err := b.start(ctx, c.Base); err != nil {
-		return nil, errors.Join(err, b.close())
+		return nil, errors.Join(err, b.close()) //nolint:contextcheck // it closes whatever happens
 	}
 	return b, nil
 }

@@ -108,7 +108,7 @@ func (c runCmd) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, b.close()) }()
+	defer func() { err = errors.Join(err, b.close()) }() //nolint:contextcheck // it closes whatever happens
 	fmt.Println(c.heading(ctx, b.version))
 	return b.measure(ctx, os.Stdout, plan, c.Repeat)
 }

@@ -111,9 +111,8 @@ func (c Charge) clone() Charge {
 // the charge. A void first event leaves a charge without merchant and steps: its message becomes a dead letter,
 // and lists leave it out.
 //
-// Append writes no void request. Who has stolen the api's login can, as far as the policies and the trigger of
-// ledger_events in migrations/service.sql let them: a change of what a request may be changes those too. The audit
-// names each.
+// Append writes no void request. Only who has the api's login can, within the policies and the trigger of
+// ledger_events in migrations/service.sql: who changes what a request may be changes those too. The audit names each.
 func (c Charge) Voids(e Event) bool { return registry[TypeOf(e)].Request && !c.allows(e) }
 
 // allows reports whether e may be the next event of c.

@@ -96,7 +96,7 @@ func (c Charge) StepStatus(name string) StepStatus {
 }
 
 // Next is the step that is due: the steps before it are done or skipped, and the charge has
-// no outcome. It is empty if there is none, and a subscriber's between a capture and charge.succeeded.
+// no outcome. It is empty if nothing is due. Between a capture and charge.succeeded it is a subscriber's name.
 func (c Charge) Next() string {
 	for _, s := range c.Steps {
 		if s.Status == StepPending && !c.HasOutcome() {

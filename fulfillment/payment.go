@@ -54,7 +54,7 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) ([]domain.Event, err
 		return callFailed(ctx, err, failedAt(s.Charge, domain.StageConfirm))
 	}
 	if e, _ := errors.AsType[*stripe.Error](err); e.Kind == stripe.Rejected {
-		// Another worker's confirmation changed the intent, or no confirmation ever will.
+		// Another worker has confirmed the intent, or it cannot be confirmed: look.
 		found, err := p.provider.RetrieveIntent(ctx, s.Charge.PaymentIntent)
 		if err != nil {
 			return callFailed(ctx, err, nil)
@@ -154,8 +154,8 @@ func (p *payment) requireAction(ctx context.Context, s ledger.Stream) ([]domain.
 // unless the money was taken.
 //
 // A request to cancel takes the stream's next version, so the commit of a run in progress
-// is refused, and cancelCharge is what it does next. A run in progress at a deadline has begun
-// before it, and the provider decides which of the two was first. A recorded intent is
+// is refused, and cancelCharge is what it does next. A deadline takes no version, so a run that
+// began before it may still capture: the provider decides which was first. A recorded intent is
 // canceled at the provider before the charge fails: the provider refuses confirmations in
 // flight. An intent that was created but not recorded is never confirmed for this charge.
 //

@@ -77,7 +77,7 @@ func (r *deliveryRun) process(ctx context.Context) error {
 const maxIdle = 10
 
 // do runs a task once and records its events. If another writer was first, to the stream's
-// next version, to the stock or to the key of a message, nothing is recorded and the stream is the
+// next version, to the stock or to a message of the same ordering key, nothing is recorded and the stream is the
 // new one: process calls do again while there is still something to do.
 //
 // If we die here: between a lost race and the next commit nothing is recorded. The next
@@ -134,8 +134,8 @@ func (r *deliveryRun) withHook(ctx context.Context, t task) (err error) {
 // about webhook events in one transaction. The commit after which nothing is left to do also ends
 // the delivery. An event that the charge does not allow makes a dead letter.
 //
-// An unknown outcome ends the run. The next run begins after a new claim, whose commit waited for the synchronous
-// standby: so the standby has all that the next run reads.
+// An unknown outcome ends the run: a read now might show a commit that the synchronous standby does not have yet. The
+// next run begins after a new claim, whose commit waits for the standby.
 func (r *deliveryRun) record(ctx context.Context, events []domain.Event) error {
 	b := &pgx.Batch{}
 	next, err := r.queue(b, events)

@@ -40,7 +40,7 @@ type step struct {
 	// run does at external services what is missing of the step, and returns what is to be
 	// recorded. It is called again if another writer took the stream's next version and the step
 	// is still due: it reads the stream first, and repeats nothing that must not happen twice.
-	// An error beside events is returned once the events are recorded.
+	// It may return events and an error: the events are recorded, then the error ends the run.
 	run stepFunc
 
 	// queueRows, where set, queues the rows of the step beside the ledger. It is called for every

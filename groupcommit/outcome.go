@@ -30,7 +30,7 @@ const (
 	Committed Outcome = iota
 	// Refused: rolled back by a guard, which Constraint names, by a fault of the batch, or since the server is
 	// full or read-only. The same batch would be refused again as long as that is so.
-	// OutcomeOf also returns Refused for an error that did not come from a commit.
+	// OutcomeOf is for errors of commits: any other error is Refused too.
 	Refused
 	// Locked: rolled back, since another transaction held a row or key for longer than the lock time-out.
 	// The same batch may pass later.

@@ -54,7 +54,7 @@ type claimEnd struct {
 func (p *Processor) endOf(ctx context.Context, d *Delivery, err error) claimEnd {
 	var waiting *WaitError
 	var dead *DeadLetterError
-	e := claimEnd{attempts: d.Attempt - d.Deaths, waits: d.Waits, reason: err} // a handler that returned did not cause the deaths before it
+	e := claimEnd{attempts: d.Attempt - d.Deaths, waits: d.Waits, reason: err} // the claim counted the deaths too, which a handler that returned did not cause
 	cause := context.Cause(ctx)
 	switch {
 	case err == nil:
@@ -81,9 +81,9 @@ func (p *Processor) endOf(ctx context.Context, d *Delivery, err error) claimEnd 
 	return e
 }
 
-// endClaim ends a claim without finishing the message. The cast refuses the end of a claim that was taken over or has
-// ended. A message that waits is due at once if another one of its key came
-// since the claim.
+// endClaim ends a claim without finishing the message. Unlike endDelivery, it ends only a message that runs: the cast
+// refuses it once the claim was taken over or has ended. A message that waits is due at once if another one of its key
+// came since the claim.
 const endClaim = `
 -- inbox.endClaim
 with ended as (

@@ -18,7 +18,7 @@ const deathsPerAttempt = 4 // so many deaths count as much as an attempt
 
 // A holder is registered by the claim and by each beat, while it holds messages. beat returns
 // the places of those of its messages $4, claimed under the fences $5, that it does not hold any more. It is
-// a query of its own, so it waits for no standby, and for no commit but that of a claim that registers.
+// sent alone: a sign of life waits for no standby, and behind no commit but that of a claim that registers.
 const (
 	beat = `
 -- inbox.beat
@@ -34,7 +34,7 @@ select place
   from unnest($4::bigint[], $5::bigint[]) with ordinality as held (id, fence, place)
  where (select i.id from inbox i where i.id = held.id and i.fence = held.fence and i.holder = $2 and i.status in ('running', 'done')) is null`
 
-	// forget removes holders that are silent, and those that are registered for too long: they
+	// forget removes holders that are silent, and those whose alive_until is too far away, since they
 	// registered while the clock of the database was ahead. One that lives registers again. A row
 	// that is locked is that of a holder whose claim or beat is being committed.
 	forget = `

@@ -149,8 +149,8 @@ type Policy struct {
 }
 
 // LongestWait is the longest time from now at which a message may be due: a wait that a
-// handler asks for is cut to it, and a lease and a backoff should not exceed it. What is
-// due later was written while the database's clock was ahead.
+// handler asks for is cut to it, and a lease and a backoff should not exceed it. A later due
+// time was written while the database's clock was ahead, and is repaired.
 const LongestWait = 6 * time.Hour
 
 // backoff is a random part of min(BackoffCap, BackoffBase × 2ⁿ).

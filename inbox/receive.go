@@ -97,7 +97,7 @@ func (p *Processor) Receive(ctx context.Context, messages ...Message) (Reception
 	return p.receive(ctx, column(messages, func(m Message) *incoming { return received(m, nil) }))
 }
 
-// receive stores a page: in one transaction, or in as many as the page has one message.
+// receive stores a page in one transaction, or one with an id n times in n of them.
 func (p *Processor) receive(ctx context.Context, page []*incoming) (r Reception, err error) {
 	var parts [][]*incoming
 	times := map[string]int{}
@@ -133,8 +133,8 @@ func (p *Processor) receive(ctx context.Context, page []*incoming) (r Reception,
 }
 
 // isRace reports whether a transaction of this package was rolled back because another one was
-// first, and may pass when it is repeated. A server out of reach is no race: the next one may have
-// lost the messages, and their transport knows.
+// first, and may pass when it is repeated. A server out of reach is no race: after a failover
+// only the transport knows what was not acknowledged.
 func isRace(err error) bool {
 	return groupcommit.Constraint(err) == "inbox_one_first_per_key" ||
 		groupcommit.OutcomeOf(err).Retryable() && !errors.Is(err, groupcommit.ErrNotCommitted)
@@ -156,9 +156,9 @@ func (p *Processor) storePage(ctx context.Context, page []*incoming) (stored int
 		column(page, func(d *incoming) string { return d.unreadable }),
 	).QueryRow(func(row pgx.Row) error { return row.Scan(&stored, &dead, &behind) })
 	b.Queue(promoteMany, receivers, keys)
-	g := p.slots.reserve(len(page)+1, true, nil) // one more shows whether older messages are due
+	g := p.slots.reserve(len(page)+1, true, nil) // one more than was stored: if it is filled, older messages are due too
 	_, _, err = p.commitClaim(ctx, b, g)
-	if behind { // the message before may have ended meanwhile
+	if behind { // the message before may have ended before this commit
 		p.slots.missed.Add(1)
 	}
 	if g.missed != p.slots.missed.Load() {

@@ -3,8 +3,8 @@
 
 -- +goose Up
 
--- An end that does not apply is refused, with all that its transaction has written: the message is another
--- holder's, has ended or is gone.
+-- A cast of false raises inbox_done_by_holder: an end that does not apply, since the message is another holder's, has
+-- ended or is gone, is refused with all that its transaction has written.
 create domain inbox_ended as boolean constraint inbox_done_by_holder check (value);
 
 create table inbox (
@@ -20,7 +20,7 @@ create table inbox (
   status        text        collate "C" not null default 'pending',
   first         boolean     not null default false,
   nudged        boolean     not null default false,
-  due_at        timestamptz not null default now(), -- so that the transaction that stores it can claim it
+  due_at        timestamptz not null default now(), -- the transaction's begin, so the transaction that stores it can claim it
   attempts      int         not null default 0,
   deaths        int         not null default 0,
   waits         int         not null default 0,

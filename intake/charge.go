@@ -40,7 +40,7 @@ func (e *OrderTakenError) Error() string { return "the order has the charge " + 
 
 // AcceptCharge accepts a charge: one read if the key has its answer, one read and one commit if it is
 // new. With OneChargePerOrder it reads the order too, and the charge that holds it. Errors:
-// domain.ErrInvalid, ErrExpiresInPast, those of idempotency.Receive, and *OrderTakenError without r.Refuse's answer.
+// domain.ErrInvalid, ErrExpiresInPast, those of idempotency.Receive, and *OrderTakenError where r.Refuse has no answer.
 func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, c Charge) (idempotency.Result, error) {
 	request, err := c.firstEvent(account)
 	if err != nil {
@@ -75,8 +75,8 @@ func nameOf(merchant string, key idempotency.Key) string {
 // checkOrder returns an OrderTakenError if a charge holds the order. The commit decides:
 // held_orders_one_charge refuses it if a rival was first, and the next try finds the rival here.
 //
-// The holder may be the charge of this same key, committed meanwhile. Then storing the refusal
-// under the key is refused, and idempotency.Receive replays the first answer.
+// The holder may be the charge of an earlier try under this key. Then the key is taken, so the
+// refusal is not stored, and idempotency.Receive replays the first answer.
 // Test: TestAcceptCharge_onceForEachOrder.
 func (in *Intake) checkOrder(ctx context.Context, account Account, order string) error {
 	if !account.OneChargePerOrder {

@@ -79,8 +79,8 @@ func Writes() []groupcommit.Statement {
 // The commit is refused as a whole, with an error for which IsConflict is true, if the stream in the
 // database has an event at one of these versions, or lacks the last event of s.
 //
-// Load s before the first write of the commit. Then transaction ids ascend with the versions, and followers and
-// the feed, which read in the order of these ids, see the versions in theirs.
+// Load s before the first write of the commit. Else version n+1 could have a lower transaction id than n, and
+// followers and the feed, which read in the order of these ids, would see it first.
 func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream, error) {
 	metadata, _ := json.Marshal(cause) // texts have no error
 	var at *time.Time
@@ -146,7 +146,7 @@ func queueOrderHold(b *pgx.Batch, s Stream, e domain.Event) {
 // eventID returns the same id for the same decision made twice, and another id for the
 // next event of the same type: UUIDv5 (RFC 9562) of the stream, the type, the number of
 // events of the type before it, and the cause. The id of a request has version 8 in place of 5: the
-// api may append requests only, so a stolen one cannot take the id of a worker's event.
+// api may append requests only, so who has stolen its login cannot take the id of a worker's event.
 func eventID(s Stream, causation, name string) uuid.UUID {
 	// The namespace is stored data and never changes.
 	namespace := uuid.UUID{0x70, 0x61, 0x79, 0x6f, 0x6e, 0x63, 0x65, 0x00, 0x80, 0, 0, 0, 0, 0, 0, 1}
@@ -167,7 +167,7 @@ func eventID(s Stream, causation, name string) uuid.UUID {
 // IsConflict reports whether a commit was refused because the stream is not the one that
 // was decided on: load, fold and decide again. There are three cases:
 //
-//   - The stream has grown. An effect whose event it has is not repeated.
+//   - The stream has grown. What a rival has done, its events say, and it is not repeated.
 //   - Another charge holds the order.
 //   - After a failover that lost commits, the stream is shorter, or is ErrNotFound.
 func IsConflict(err error) bool {

@@ -8,7 +8,7 @@
 -- The order numbers of events: txid = epoch × 2^48 + transaction number. Another server gives the same numbers
 -- to other transactions. So `payonce outbox repair` raises the epoch after a dump was restored: the restored
 -- events keep their numbers, which sort before all new ones.
--- Plans inline a stable function, and are made anew when it is replaced.
+-- It is a function, since plans with it are made anew when it is replaced.
 create function ledger_epoch() returns bigint language sql stable
 return 0::bigint;
 comment on function ledger_epoch is 'how often these tables came through a dump and were repaired';
@@ -57,7 +57,7 @@ create table ledger_events (
        check (occurred_at between '1970-01-01 00:00+00' and '9999-01-01 00:00+00'),
 
   -- An event has named fields, and 1 MiB of them at most: programs hold events in memory. The
-  -- concatenation makes an uncompressed value: one from another table may be compressed.
+  -- concatenation decompresses: a value from another table may be compressed, and would measure less.
   constraint ledger_events_data_check
        check (jsonb_typeof(data) = 'object' and pg_column_size(data || '{}') <= 1048576),
 
@@ -69,7 +69,7 @@ comment on column ledger_events.txid is 'order number: all events are read in th
 comment on column ledger_events.event_id is 'UUIDv5 of stream, cause, type and ordinal, as version 8 for a request: the same decision made twice has the same id';
 comment on column ledger_events.stream_id is 'the charge';
 comment on column ledger_events.previous_version is 'the version that must exist; null for the first event';
-comment on column ledger_events.order_id is 'of the first event; behind row-level security an index serves a column, and no expression';
+comment on column ledger_events.order_id is 'of the first event; behind row-level security no index on an expression is used, so it is a column';
 comment on column ledger_events.occurred_at is 'for display; no decision depends on it';
 comment on column ledger_events.webhook is 'whether merchants are notified of events of the type: domain.EventType.Webhook';
 

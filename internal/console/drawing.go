@@ -225,7 +225,7 @@ func (d *drawing) place() {
 			r.Since = "+" + r.at.Sub(d.Rows[0].at).Round(100*time.Microsecond).String()
 		}
 		r.Column = slices.Index(d.Lanes, r.lane)
-		from := slices.Index(d.Lanes, cmp.Or(r.from, r.lane)) // no arrow leads from a lane to itself
+		from := slices.Index(d.Lanes, cmp.Or(r.from, r.lane)) // no arrow leads to where it begins
 		for at, l := range d.Lanes {
 			r.Cells = append(r.Cells, d.state(l, r)+arrow(from, at, r.Column))
 		}

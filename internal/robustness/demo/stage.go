@@ -93,7 +93,7 @@ func (d *Demo) openDatabase(ctx context.Context) (err error) {
 		if d.server, err = local.Start(ctx, local.Options{Fsync: true, InMemory: d.lab}); err != nil {
 			return err
 		}
-		d.ends = append(d.ends, func(context.Context) error { return d.server.Close() })
+		d.ends = append(d.ends, func(context.Context) error { return d.server.Close() }) //nolint:contextcheck // Close bounds itself
 		d.world.Service = d.server.URL("postgres")
 		return d.openPool(ctx)
 	}

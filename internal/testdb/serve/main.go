@@ -41,7 +41,7 @@ func run(ctx context.Context, command []string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, server.Close()) }()
+	defer func() { err = errors.Join(err, server.Close()) }() //nolint:contextcheck // it stops the server whatever ctx says
 	c := exec.CommandContext(ctx, command[0], command[1:]...)
 	c.Env = append(os.Environ(), "TEST_DATABASE_URL="+server.URL("postgres"))
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
