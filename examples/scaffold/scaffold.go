@@ -39,7 +39,7 @@ func withPool(ctx context.Context, schema, tables string, run func(context.Conte
 		if err != nil {
 			return err
 		}
-		defer func() { _ = server.Close() }() //nolint:contextcheck // it stops the server whatever ctx says
+		defer func() { _ = server.Close() }()                                     //nolint:contextcheck // it stops the server whatever ctx says
 		if err := os.Setenv("DATABASE_URL", server.URL("postgres")); err != nil { // for the processes of Start too
 			return err
 		}
