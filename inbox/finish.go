@@ -39,7 +39,7 @@ with ending (id, fence, message_id, holder) as (select * from unnest($1::bigint[
          last_error  = null
    where id = any (array(select id from locked))
      and coalesce(status in ('running', 'pending'), false)
-     and (message_id, holder) in (select message_id, holder from ending where ending.id = inbox.id)
+     and (select bool_or((e.message_id, e.holder) = (inbox.message_id, inbox.holder)) from ending e where e.id = inbox.id)
   returning id
 )
 select ((select count(*) from ended) = (select count(*) from ending))::inbox_ended`
