@@ -14,9 +14,16 @@ import (
 	"github.com/payonce/payonce/internal/loop"
 )
 
-// process runs the handler and ends the claim.
-func (p *Processor) process(ctx context.Context, d *Delivery) End {
-	ended := func(End) {}
+// process runs the handler, commits the end of the claim, and frees the slot. It wakes the loop if a message may be due
+// that waited for this end or for the slot.
+func (p *Processor) process(ctx context.Context, d *Delivery) {
+	end, ended := EndNotStored, func(End) {} // if the handler ends its goroutine
+	defer func() {
+		p.slots.end(d)
+		if end != EndDone || d.behind || d.missed != p.slots.missed.Load() {
+			p.wake()
+		}
+	}()
 	if p.OnAttempt != nil {
 		ctx, ended = p.OnAttempt(ctx, d)
 	}
@@ -25,23 +32,21 @@ func (p *Processor) process(ctx context.Context, d *Delivery) End {
 	if err == nil {
 		err = loop.Safely(func() error { return p.Handle(ctx, &own) })
 	}
-	d.endedByHandler = own.endedByHandler
 	e := p.endOf(ctx, d, err)
+	end = e.end
 	log := p.Log.With("receiver", p.Receiver, "message_id", d.ID, "ordering_key", d.OrderingKey, "attempt", d.Attempt)
-	end := e.end
-	if end != EndLost && (err != nil || !d.endedByHandler) {
-		end = p.finish(ctx, log, d, e)
+	if end != EndLost && (err != nil || !own.endedByHandler) {
+		end = p.commitEnd(ctx, log, d, e)
 	}
 	if end != EndDone && end != EndNotStored {
 		level := map[End]slog.Level{EndFailed: slog.LevelWarn, EndLost: slog.LevelWarn, EndBlocked: slog.LevelError, EndDeadLetter: slog.LevelError}
 		log.Log(ctx, level[end], "attempt ended", "end", end, "reason", err)
 	}
 	ended(end)
-	return end
 }
 
-// claimEnd is how a claim ends, and what the message has then.
-type claimEnd struct {
+// attemptEnd is how an attempt ended, and what the message has then.
+type attemptEnd struct {
 	end             End
 	dead            bool
 	attempts, waits int
@@ -51,10 +56,10 @@ type claimEnd struct {
 }
 
 // endOf says how an attempt ended.
-func (p *Processor) endOf(ctx context.Context, d *Delivery, err error) claimEnd {
+func (p *Processor) endOf(ctx context.Context, d *Delivery, err error) attemptEnd {
 	var waiting *WaitError
 	var dead *DeadLetterError
-	e := claimEnd{attempts: d.Attempt - d.Deaths, waits: d.Waits, reason: err} // the claim counted the deaths too, which a handler that returned did not cause
+	e := attemptEnd{attempts: d.Attempt - d.Deaths, waits: d.Waits, reason: err} // the claim counted the deaths too, which a handler that returned did not cause
 	cause := context.Cause(ctx)
 	switch {
 	case err == nil:
@@ -81,7 +86,7 @@ func (p *Processor) endOf(ctx context.Context, d *Delivery, err error) claimEnd 
 	return e
 }
 
-// endClaim ends a claim without finishing the message. Unlike endDelivery, it ends only a message that runs: the cast
+// endClaim ends a claim without finishing the message: endDelivery does that. It ends only a message that runs: the cast
 // refuses it once the claim was taken over or has ended. A message that waits is due at once if another one of its key
 // came since the claim.
 const endClaim = `
@@ -106,30 +111,26 @@ with ended as (
 )
 select exists (select from ended)::inbox_ended`
 
-func (p *Processor) queueClaimEnd(b *pgx.Batch, d *Delivery, e claimEnd) {
-	if e.end == EndDone {
-		d.queueEnd(b)
-		return
-	}
-	b.Queue(endClaim, d.row, d.fence, e.dead, e.attempts, e.waits, e.pause, e.deadline, p.Policy.GiveUpAfter, storable(e.reason),
-		d.ID, p.Policy.DeadLetters == Pass, d.holder)
-	b.Queue(promote, p.Receiver, d.OrderingKey)
-}
-
-// finish commits the end of a claim, and returns how it ended. A handler that returned must not look like one that
-// died, so finish retries while the database is out of reach. Each try compares the fence.
-func (p *Processor) finish(ctx context.Context, log *slog.Logger, d *Delivery, e claimEnd) End {
+// commitEnd commits the end of a claim, and returns how it ended. A handler that returned must not look like one that
+// died, so commitEnd retries while the database is out of reach. Each try compares the fence.
+func (p *Processor) commitEnd(ctx context.Context, log *slog.Logger, d *Delivery, e attemptEnd) End {
 	unknown := false // whether a try before has stored the end
-	for first := true; ; first = false {
+	for try := 1; ; try++ {
 		b := &pgx.Batch{}
-		p.queueClaimEnd(b, d, e)
+		if e.end == EndDone {
+			d.queueDone(b)
+		} else {
+			b.Queue(endClaim, d.row, d.fence, e.dead, e.attempts, e.waits, e.pause, e.deadline, p.Policy.GiveUpAfter, storable(e.reason),
+				d.ID, p.Policy.DeadLetters == Pass, d.holder)
+			b.Queue(promote, p.Receiver, d.OrderingKey)
+		}
 		err := p.DB.Commit(ctx, b)
 		switch {
 		case IsLost(err) && !unknown:
 			return EndLost
 		case err == nil || IsLost(err):
 			return e.end
-		case first:
+		case try == 1:
 			log.WarnContext(ctx, "the end of the claim could not be stored", "error", err)
 		}
 		unknown = unknown || groupcommit.OutcomeOf(err) == groupcommit.Unknown

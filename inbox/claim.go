@@ -10,12 +10,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// claimDue claims the oldest messages that are first and due, at most $3, for the holder $2, none
-// of the partitions $5. It registers the holder for the lease $6 if less than 0.7 of a lease is left,
-// so an idle holder writes nothing. The last column says whether a message waits behind.
+// claimDue claims the oldest messages that are first and due, at most $3, for the holder $2, and raises their fences. The
+// last column says whether a message waits behind. It leaves out
 //
-// It skips due times older than $4, whose index entries may be dead tuples that an old snapshot keeps: all that was
-// due before was claimed. What was committed late or locked is found by the full read of tick, each second.
+//	partitions $5                   see grant.except
+//	rows that are locked            and what was committed late: a full read of tick finds both, each second
+//	due times older than $4         all were claimed before; dead index entries, which an old snapshot keeps, are passed
+//
+// It registers the holder for the lease $6 if less than 0.7 of a lease is left, so an idle holder writes nothing.
 const claimDue = `
 -- inbox.claimDue
 with due as (
@@ -51,16 +53,8 @@ with due as (
      set alive_until = excluded.alive_until
 )
 select id, fence, attempts, deaths, waits, message_id, type, ordering_key, partition_key, payload, metadata, claimed_at,
-       (select b.id
-          from inbox b
-         where b.receiver = claimed.receiver
-           and b.ordering_key >= claimed.ordering_key
-           and b.ordering_key <= claimed.ordering_key
-           and b.status = 'pending'
-           and not b.first
-         order by b.ordering_key, b.id
-         limit 1) is not null
-  from claimed`
+       ` + oldestBehind + ` is not null
+  from claimed k`
 
 // commitClaim commits a batch that ends with a claim for what is granted, and starts what it has claimed. more
 // says that more may be due.
@@ -80,7 +74,7 @@ func (p *Processor) commitClaim(ctx context.Context, b *pgx.Batch, g grant) (cla
 	if more = len(claimed) == g.slots; more { // also where it had no slot
 		p.slots.missed.Add(1) // before one of them ends
 	}
-	p.slots.start(ctx, g, claimed, p.handle)
+	p.slots.start(ctx, g, claimed, p.process)
 	return claimed, more, err
 }
 

@@ -10,12 +10,18 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 )
 
-// endDelivery ends one delivery, endDeliveries several of one group commit. inbox_done_by_holder refuses the whole
-// batch of an end that does not apply: as the check of the table, under an older fence of the same holder; as that of
-// inbox_ended, where fewer rows have ended than should, since another holder has the message, or it has ended or is
-// gone. A message that was taken over and waits for its next claim may still end. Its id and the holder are compared
-// since row numbers and fences may be given again after a failover that lost commits. Rows are locked first, by
-// number, as other statements lock them.
+// endDelivery makes a message done, endDeliveries those of one group commit. An end that does not apply is refused with
+// its whole batch, by a constraint named inbox_done_by_holder: that of the table, or of the type inbox_ended (the cast).
+//
+//	the message                                     its end
+//	runs, under this holder and this fence          applies
+//	was taken over, and no claim has followed       applies: the takeover leaves holder and fence to a message that waits
+//	is claimed again by this holder                 is refused by the table: done_fence is below fence
+//	is another holder's or dead, has ended, is gone is refused by the cast: fewer rows have ended than should
+//	ends here twice, under two fences               is refused by the cast: it has ended once, under the higher one
+//
+// The id and the holder are compared too: after a failover that lost commits, another message may have the number and
+// the fence. Rows are locked first, by number, as other statements lock them.
 //
 // If we die here: all of them have ended, each with its effects, or none has. Test: TestModel.
 const (
@@ -50,13 +56,13 @@ select ((select count(*) from ended) = (select count(*) from ending))::inbox_end
 // IsLost reports it. So the same batch may be committed again after an unknown outcome.
 func (d *Delivery) Commit(ctx context.Context, db groupcommit.DB, b *pgx.Batch) error {
 	all := &pgx.Batch{QueuedQueries: slices.Clone(b.QueuedQueries)}
-	d.queueEnd(all)
+	d.queueDone(all)
 	err := db.Commit(ctx, all)
 	d.endedByHandler = err == nil
 	return err
 }
 
-func (d *Delivery) queueEnd(b *pgx.Batch) {
+func (d *Delivery) queueDone(b *pgx.Batch) {
 	b.Queue(endDelivery, d.row, d.fence, d.ID, d.holder)
 	b.Queue(promote, d.receiver, d.OrderingKey)
 }
@@ -66,7 +72,7 @@ func (d *Delivery) queueEnd(b *pgx.Batch) {
 // the handler returns nil, the message is handled again after some seconds.
 func (d *Delivery) Done(ctx context.Context, tx pgx.Tx) error {
 	b := &pgx.Batch{}
-	d.queueEnd(b)
+	d.queueDone(b)
 	err := tx.SendBatch(ctx, b).Close()
 	d.endedByHandler = err == nil
 	return err

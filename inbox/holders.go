@@ -7,8 +7,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// If a process dies, its registration ends, by the clock of the database. Then another processor of the receiver
-// deletes the registration and takes the messages over, in one transaction, mostly within a second.
+// A processor that holds messages is registered, by its claims and by each beat, until a lease later by the database's
+// clock. If its process dies, the registration ends: forget deletes it, takeOver makes the messages due in the same
+// transaction, and the next claim raises their fences. If the process lives after all, its next beat finds them lost.
 
 // history is the column of a message i with one more entry, for the claim that ends.
 const history = `case when jsonb_array_length(i.history) >= 16 then i.history - 8 else coalesce(i.history, '[]') end ||
@@ -16,9 +17,8 @@ const history = `case when jsonb_array_length(i.history) >= 16 then i.history - 
 
 const deathsPerAttempt = 4 // so many deaths count as much as an attempt
 
-// A holder is registered by the claim and by each beat, while it holds messages. beat returns
-// the places of those of its messages $4, claimed under the fences $5, that it does not hold any more. It is
-// sent alone: a sign of life waits for no standby, and behind no commit but that of a claim that registers.
+// beat returns the places of those of its messages $4, claimed under the fences $5, that the holder does not hold any
+// more. It is sent alone: a sign of life waits for no standby, and behind no commit but that of a claim that registers.
 const (
 	beat = `
 -- inbox.beat
@@ -48,10 +48,14 @@ delete from inbox_holders
             and (alive_until < now() or alive_until > now() + greatest(2 * $2::interval, interval '10 minutes'))
             for update skip locked))`
 
-	// takeOver makes messages of holders that are gone due after a random backoff, so that one which kills its
-	// process soon runs alone. It also takes back what this holder, $6, has claimed without having a handler for it,
-	// since the outcome of the claim was unknown or its end could not be stored. Such a message is not among those of
-	// handlers, $7. A claim in flight, $8, and one of less than $9 ago may have a handler soon.
+	// takeOver makes messages due that run and have no handler, after a random backoff, so that one which kills its
+	// process soon runs alone:
+	//
+	//	the claim is of            it is taken over
+	//	another holder             if that one is not registered, and claimed before this transaction began: a later
+	//	                           claim has just registered it
+	//	this holder, $6            if none of its handlers, $7, has the message, no claim is in flight, $8, and this one is
+	//	                           older than $9: its outcome was unknown, or its end could not be stored
 	takeOver = `
 -- inbox.takeOver
 update inbox i
@@ -68,7 +72,7 @@ update inbox i
           where receiver = $1
             and status = 'running'
             and (holder <> $6 and holder not in (select holder from inbox_holders where receiver = $1)
-                              and (claimed_at between now() and clock_timestamp()) is not true -- claimed meanwhile, so its holder has just registered
+                              and (claimed_at between now() and clock_timestamp()) is not true
                  or holder = $6 and id <> all ($7::bigint[]) and not $8 and claimed_at not between clock_timestamp() - $9::interval and clock_timestamp())
           order by holder
             for update skip locked))`
@@ -77,8 +81,7 @@ update inbox i
 // timeout is how long a tick or a beat may take, also where the lease is shorter.
 func (p *Processor) timeout() time.Duration { return max(p.Policy.Lease, 3*time.Second) }
 
-// queueTakeOver queues what takes over, unless there was an outage lately: tick finds the silent holders by forget,
-// takeOver raises deaths and pauses, the next claim raises the fence, and the holder's own beat tells it.
+// queueTakeOver queues the takeover, unless there was an outage lately.
 func (p *Processor) queueTakeOver(b *pgx.Batch) {
 	if time.Now().Before(p.patientUntil) { //nolint:forbidigo // it decides only when others are taken over
 		return
@@ -90,8 +93,7 @@ func (p *Processor) queueTakeOver(b *pgx.Batch) {
 		q.BackoffBase, q.BackoffCap, p.Holder, column(held, rowOf), claims, 2*p.timeout())
 }
 
-// beat registers the holder while it holds messages, and ends the context of the handlers whose messages
-// are lost.
+// beat registers the holder while it holds messages, and ends the contexts of handlers whose messages are lost.
 //
 // If we die here: other processors take over. Test: TestTakeover.
 func (p *Processor) beat(ctx context.Context) {

@@ -44,23 +44,32 @@ type Options struct {
 	OnAttempt func(ctx context.Context, d *Delivery) (within context.Context, ended func(End))
 }
 
-// Processor receives messages for one receiver and runs its handler on them.
+// Processor receives messages for one receiver and runs its handler on them, in these goroutines:
+//
+//	claims             tick repairs what others left, and claims; then it waits until a message may be due
+//	Consume, Receive   storePage stores a page, and claims too
+//	each handler       process runs it, ends its claim, frees its slot, and wakes the loop of claims
+//	the beat of Run    beat renews the registration, and ends the contexts of handlers whose messages are lost
+//
+// A claim is three calls: slots.reserve takes free slots, commitClaim commits the claim, slots.start starts a handler for
+// each message. The mutex of slots guards who has which slot, and no call of the database is made under it. In the
+// database claims and repairs skip rows that are locked; pages and ends lock theirs in the order of their numbers.
 type Processor struct {
 	Options
 
 	slots slots
-	woken chan struct{}
+	woken chan struct{} // wakes the loop of claims
 
 	caughtUpAt atomic.Pointer[time.Time] // when the last claim began that left nothing due; nil where the next one reads all
 
-	// Of the loop alone.
+	// Of claims alone.
 	committedAt  time.Time       // when a claim was committed; zero after a failed or slow one
 	readAllAt    time.Time       // when a claim that read all due times was last not full, or failed
 	crowd        map[string]bool // partitions of full claims: while messages are due all the time, some claims leave them out
 	crowdRests   time.Time       // until then none leaves them out
 	patientUntil time.Time       // others are not taken over before, after an outage of the database
 
-	// Of its repairs.
+	// Of its repairs, see endRepair.
 	repairsAt     time.Time     // when the next one is due
 	repairTook    time.Duration // the last one
 	repairRefused bool          // the last one was
@@ -77,6 +86,7 @@ const (
 	minClaimInterval = 10 * time.Millisecond
 	claimOverlap     = 2 * time.Second // a message may be committed later than its due time
 	releaseTime      = 5 * time.Second // that handlers have after Drain
+	crowdRest        = 10              // the pause after a claim that left out all of the crowd, in multiples of its time
 )
 
 // New makes a processor.
@@ -104,15 +114,13 @@ func (p *Processor) Pause(all bool, partitions ...string) {
 	p.slots.change(func() { p.slots.paused, p.slots.pausedIn = all, partitions })
 }
 
-// Run is called once. It claims and handles messages until ctx ends. Then it claims no more, lets the running
-// handlers continue for at most Drain, ends the context of the others, releases their messages,
-// and returns nil. Handlers that ignore their context for 5 s more are an error, and so is a claim
-// that has not ended: others take over their messages.
+// Run is called once. It claims and handles messages until ctx ends. Then it claims no more, lets handlers continue for
+// at most Drain, ends the contexts of the others, releases their messages, and returns nil. A claim that has not ended
+// 5 s later, or a handler that ignores its context, is an error: others take over their messages.
 //
-// It claims when the next message is due, when Wake receives, when a handler has ended for which
-// another message waits, and once a second, but never sooner than 10 ms after the claim before
-// began, or twice as long as that took. Each page that Consume receives claims too, at any time. Under a backlog
-// some claims skip the partitions that the full claims before them took.
+// It claims when the next message is due, when Wake receives, when a handler has ended for which another message waits,
+// and once a second, but never sooner than 10 ms after the claim before began, or twice as long as that took. Each page
+// that is received claims too, at any time. Under a backlog some claims skip the partitions of the full claims before.
 func (p *Processor) Run(ctx context.Context) error {
 	alive, die := context.WithCancel(context.WithoutCancel(ctx))
 	var beating sync.WaitGroup
@@ -132,8 +140,8 @@ func (p *Processor) Run(ctx context.Context) error {
 	return p.drain()
 }
 
-// claims is the loop that repairs and claims, until ctx ends. A commit with a long result may return
-// after its deadline, so drain waits for the loop no longer than for handlers.
+// claims is the loop of claims. A commit with a long result may return after its deadline, so drain waits for the loop
+// no longer than for handlers.
 func (p *Processor) claims(ctx context.Context) {
 	loop.Run(ctx, p.Log.With("receiver", p.Receiver), "claim failed, it is retried until it succeeds", func(ctx context.Context) (time.Duration, error) {
 		began := time.Now() //nolint:forbidigo // it decides only when the database is asked
@@ -157,9 +165,6 @@ func (p *Processor) claims(ctx context.Context) {
 const readNext = `
 -- inbox.readNext
 select least((select due_at from inbox where receiver = $1 and status = 'pending' and first and due_at > now() order by due_at limit 1) - now(), $2::interval)`
-
-// crowdRest is the pause after a claim that left out all of the crowd, in multiples of the time it took.
-const crowdRest = 10
 
 // tick repairs what others left, once a second, or less often where that takes long, and claims, in one
 // transaction. It returns when the next message is due; 0 if more may be due now.
@@ -220,19 +225,6 @@ func (p *Processor) wake() {
 	case p.woken <- struct{}{}:
 	default: // it is awake
 	}
-}
-
-// handle handles a delivery, frees its slot, and wakes the loop if a message may be due that waited for the
-// delivery or for its slot.
-func (p *Processor) handle(ctx context.Context, d *Delivery) {
-	end := EndNotStored // if the handler ends its goroutine
-	defer func() {
-		p.slots.end(d)
-		if end != EndDone || d.behind || d.missed != p.slots.missed.Load() {
-			p.wake()
-		}
-	}()
-	end = p.process(ctx, d)
 }
 
 // drain waits for the handlers for Drain, cancels them, and waits on for releaseTime.

@@ -141,7 +141,7 @@ func isRace(err error) bool {
 }
 
 // storePage is one transaction: it stores a page, promotes, and claims for the free slots. From here to the handler:
-// slots.reserve, commitClaim, slots.start, handle, process.
+// slots.reserve, commitClaim, slots.start, process.
 func (p *Processor) storePage(ctx context.Context, page []*incoming) (stored int, dead []string, err error) {
 	b, behind := &pgx.Batch{}, false
 	receivers := slices.Repeat([]string{p.Receiver}, len(page))

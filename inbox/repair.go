@@ -7,10 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-const (
-	repairEvery = time.Second
-	repairShare = 20 // of the server's time, at most one part is for repairs
-)
+const repairShare = 20 // of the server's time, at most one part is for repairs
 
 // correctDueTimes makes due what was written while the clock of the database was ahead: no pause is longer than
 // $2, of messages that have waited at most $3 times for an external service.
@@ -36,7 +33,7 @@ update inbox
 const promoteStranded = `
 -- inbox.promoteStranded
 with waiting as materialized (
-  select ordering_key
+  select receiver, ordering_key
     from inbox
    where receiver = $1
      and status = 'pending'
@@ -52,13 +49,9 @@ with waiting as materialized (
            select id
              from inbox
             where id = any (array(
-                    select (select b.id from inbox b
-                             where b.receiver = $1 and b.ordering_key >= k.ordering_key and b.ordering_key <= k.ordering_key
-                               and b.status = 'pending' and not b.first
-                             order by b.ordering_key, b.id
-                             limit 1)
-                      from (select distinct ordering_key from waiting) k
-                     where (select f.id from inbox f where f.receiver = $1 and f.ordering_key = k.ordering_key and f.first) is null))
+                    select ` + oldestBehind + `
+                      from (select distinct receiver, ordering_key from waiting) k
+                     where ` + firstOf + ` is null))
               and status = 'pending'
               and not first
             order by id
@@ -77,6 +70,7 @@ func (p *Processor) queueRepair(b *pgx.Batch, whole bool) {
 	b.Queue("-- inbox.setLockTimeout\nselect set_config('lock_timeout', '100ms', true)")
 	p.queueTakeOver(b)
 	if !whole {
+		p.repairTook = 0
 		return
 	}
 	b.Queue(correctDueTimes, p.Receiver, p.Policy.BackoffCap, 0)
@@ -89,16 +83,13 @@ func (p *Processor) queueRepair(b *pgx.Batch, whole bool) {
 // endRepair says when the next repair is due: after a second, or sooner while keys are left. After a whole repair
 // that failed, the next one is the takeover alone.
 func (p *Processor) endRepair(ended time.Time, took time.Duration, err error) {
-	whole := !p.repairRefused
-	pause := repairEvery
-	switch p.repairRefused = err != nil && whole; {
-	case err != nil:
-		p.repairedKey = ""
-		pause = max(pause, repairShare*took)
-	case whole && p.repairedKey != "":
-		pause = repairShare * p.repairTook
-	case whole:
-		pause = max(pause, repairShare*p.repairTook)
+	if err != nil {
+		p.repairTook, p.repairedKey = took, ""
 	}
+	pause := repairShare * p.repairTook
+	if p.repairedKey == "" {
+		pause = max(pause, pollEvery)
+	}
+	p.repairRefused = err != nil && !p.repairRefused
 	p.repairsAt = ended.Add(pause)
 }

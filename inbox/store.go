@@ -1,22 +1,44 @@
 package inbox
 
-// store stores first deliveries and counts repeated ones. It never fails because another
-// transaction stores the same message, or a first message of the same key, at the same moment. A message that
-// comes twice in one statement is an error.
+// The statements of this package leave the planner one plan each (TestPlans_doNotDependOnStatistics in migrations):
 //
-//	firsts   messages of keys that have no open message become the first one
-//	kept     the other messages wait behind the first one; a message that is known is counted
-//	other    another payload under a known id is a dead letter of its own
-//	heads    the first messages behind which a new one was stored
+//	(select id …) is null          probes the index once; "not exists" may be hashed over all first messages
+//	id = any (array(select …))     finds rows by their numbers; a subquery may be joined in another way
+//	key >= k and key <= k          in the order of key and id this is inbox_behind; with "=" it may be the primary key
+//	coalesce(condition, false)     is the same for columns that are not null, but takes no partial index: the condition
+//	                               is only checked, on the row as it is once it is locked
+//	(select max(…)), bool_or(…)    an aggregate is one value, which is joined to nothing
+const (
+	// firstOf is the number of the first message of a key k, oldestBehind that of the oldest one which waits behind it.
+	firstOf      = `(select f.id from inbox f where f.receiver = k.receiver and f.ordering_key = k.ordering_key and f.first)`
+	oldestBehind = `(select b.id
+           from inbox b
+          where b.receiver = k.receiver
+            and b.ordering_key >= k.ordering_key
+            and b.ordering_key <= k.ordering_key
+            and b.status = 'pending'
+            and not b.first
+          order by b.ordering_key, b.id
+          limit 1)`
+)
+
+// store stores first deliveries and counts repeated ones. It never fails because another transaction stores the same
+// message, or a first message of the same key, at the same moment. A message that comes twice in one statement is an
+// error.
 //
-// A head that waits for an external service is due now, since the new message may be what it waits for.
-// One that runs is marked as nudged: if its claim ends with a wait, it is due at once. A repeated head
-// is always nudged: the nudge below could not change its row again. The lock orders
-// this transaction before or after the end of the head, so one of the two promotes the new message.
+//	incoming   marks the first message here of each key that has no open one
+//	firsts     inserts these as first, unless another transaction was faster
+//	kept       inserts all others behind the first one, or as dead letters; counts a known one, and nudges it if it is first
+//	odd        are in neither: their ids are known with another payload
+//	other      inserts these as dead letters under names of their own
+//	heads      locks the first messages behind which kept has inserted one: before or after their end, so that either
+//	           promotes the new message
+//	nudge      makes them due if they wait for an external service, since the new message may be what they wait for. One
+//	           that runs is due at once if its claim ends with a wait
 //
-// "(select id …) is null" is on purpose: the planner hashes "not exists", which reads all first
-// messages. Rows are inserted in the order of their keys, and heads are locked by number. Two pages
-// that repeat each other's messages may still deadlock: one of them is repeated.
+// It returns the number of new messages, the ids of dead letters, and whether a new message waits behind another one.
+// Rows are inserted in the order of their keys, and heads are locked by number. Two pages that repeat each other's
+// messages may still deadlock: one of them is repeated.
 const (
 	store     = storeRows + `(values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::text, $8::bytea, $9::text, 1))` + storeTheRows
 	storeMany = storeRows + `unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::text[], $8::bytea[], $9::text[]) with ordinality` + storeTheRows
@@ -26,15 +48,13 @@ const (
 	storeRows = `
 -- inbox.storeRows
 with incoming as (
-  select d.*,
-         d.unreadable = ''
-         and row_number() over (partition by d.receiver, d.ordering_key order by d.place) = 1
-         and (select f.id from inbox f where f.receiver = d.receiver and f.ordering_key = d.ordering_key and f.first) is null
-         and (select b.id from inbox b
-               where b.receiver = d.receiver and b.ordering_key >= d.ordering_key and b.ordering_key <= d.ordering_key and b.status = 'pending' and not b.first
-               limit 1) is null as first
+  select k.*,
+         k.unreadable = ''
+         and row_number() over (partition by k.receiver, k.ordering_key order by k.place) = 1
+         and ` + firstOf + ` is null
+         and ` + oldestBehind + ` is null as first
     from `
-	storeTheRows = ` as d (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, unreadable, place)
+	storeTheRows = ` as k (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, unreadable, place)
 ), firsts as (
   insert into inbox
          (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, first)
@@ -76,8 +96,8 @@ with incoming as (
   select id
     from inbox
    where id = any (array(
-           select (select id from inbox where receiver = kept.receiver and ordering_key = kept.ordering_key and first)
-             from kept
+           select ` + firstOf + `
+             from kept k
             where new and status = 'pending'))
    order by id
      for no key update
@@ -109,12 +129,9 @@ update inbox
    set first  = true,
        due_at = greatest(due_at, now())
  where id = any (array(
-         select (select b.id from inbox b
-                  where b.receiver = k.receiver and b.ordering_key >= k.ordering_key and b.ordering_key <= k.ordering_key and b.status = 'pending' and not b.first
-                  order by b.ordering_key, b.id
-                  limit 1)
+         select ` + oldestBehind + `
            from `
 	keysWithoutFirst = `
-          where (select f.id from inbox f where f.receiver = k.receiver and f.ordering_key = k.ordering_key and f.first) is null))
+          where ` + firstOf + ` is null))
    and coalesce(status = 'pending' and not first, false)`
 )
