@@ -3,9 +3,8 @@
 // transaction. Its counterpart for messages is package inbox.
 //
 // Receive is for a service under load: the work queues its writes on a pgx.Batch. Once wraps any function that
-// writes through a pgx.Tx. Middleware wraps an http.Handler, for the header Idempotency-Key. All three are one loop:
-// read the key, and replay its answer; or try the work, which commits only if it claims the key; and read again if
-// another request was first, or if the outcome of the commit is unknown. NaturalKey and Content derive keys.
+// writes through a pgx.Tx. Middleware wraps an http.Handler, for the header Idempotency-Key. All three are one loop
+// (replayOrTry in receive.go). NaturalKey and Content derive keys.
 //
 // # What happens
 //

@@ -20,9 +20,9 @@ import (
 type Options struct {
 	// Retention is how long an answer is kept; 24 h if it is not positive.
 	Retention time.Duration
-	// Wait is how long a request waits for another one in flight under its key, before ErrInFlight: 5 s if zero,
-	// for one try if negative. One try waits in the database for no longer than a lock time-out: Receive needs
-	// sessions that have one, such as 25 ms. Between tries the request holds no connection.
+	// Wait is how long a request waits for another one in flight under its key, before ErrInFlight: 5 s if zero, for one
+	// try if negative. Between tries it holds no connection. A try waits for the lock time-out of its session: in payonce
+	// 25 ms in the api, as in the claim of Once; else 5 s, but 200 ms in a group commit.
 	Wait time.Duration
 	// Read reads a key; ReadKey if nil. One may read several keys in one round trip, or return a stored answer
 	// from a cache. That a key is free may only be read from the database.
@@ -35,11 +35,7 @@ type Options struct {
 const (
 	readTimeout = 5 * time.Second        // of a read, which waits for the standby where commits do
 	rivalPause  = 100 * time.Millisecond // longer than a try waits for a lock: most of the time a waiting request holds no connection
-
-	// maxTries bounds the tries of one request: a lost race counts as one, a try without an answer of the database as
-	// failureTries. A try that met a rival in flight does not count: Wait bounds those.
-	maxTries     = 16
-	failureTries = 4
+	maxTries    = 16                     // of one request that lost races
 )
 
 // Work carries out a request: it queues its writes on the batch and returns the answer, which the same batch stores.
@@ -76,10 +72,16 @@ select`) // a statement that is not declared (groupcommit.Statement) keeps the b
 // workError is an error of the work, after which there is no other try.
 type workError struct{ error }
 
-func (e workError) Unwrap() error { return e.error }
-
-// replayOrTry is the idempotent receiver: it reads the key, and replays its answer or tries the work, until the key has
-// an answer or no other try may help. try commits the work and its answer, or returns why it did not.
+// replayOrTry is the idempotent receiver: it reads the key, and tries the work if the key is free. try commits the work
+// and its answer, or returns why it did not.
+//
+//	an answer is stored                        KeyState.replay returns it, ErrReused or ErrExpired
+//	the work or the database refuses           that error; also of a batch that was never sent
+//	another commit under the key is in flight  the key is read after a pause, until Wait is over: ErrInFlight
+//	a race or a lock is lost                   the key is read, after 16 tries ErrUnknown
+//	no answer of the database comes            the key is read, after 4 such tries or reads ErrUnknown
+//
+// After a try with an unknown outcome each error is ErrUnknown too.
 func (o Options) replayOrTry(ctx context.Context, q groupcommit.Querier, key Key, request Request, try func(now, expires time.Time) (Answer, error)) (Result, error) {
 	if err := key.validate(); err != nil {
 		return Result{}, err
@@ -110,15 +112,15 @@ func (o Options) replayOrTry(ctx context.Context, q groupcommit.Querier, key Key
 			return Result{}, errorAfter(maybeDurable, work.error)
 		case isInFlight(err) && left <= 0:
 			return Result{}, errorAfter(maybeDurable, ErrInFlight)
-		case isInFlight(err): // a rival's commit, or that of a try before, goes on
+		case isInFlight(err):
 			pause = min(pause+rivalPause, left)
 		case wasRead && (groupcommit.Constraint(err) == onceConstraint || outcome == groupcommit.Locked ||
-			o.IsConflict != nil && o.IsConflict(err)): // a rival was first
+			o.IsConflict != nil && o.IsConflict(err)):
 			tries++
-		case outcome == groupcommit.Refused, errors.Is(err, groupcommit.ErrNotSent): // ErrNotSent: it used up its time in the queue
+		case outcome == groupcommit.Refused, errors.Is(err, groupcommit.ErrNotSent):
 			return Result{}, errorAfter(maybeDurable || !wasRead, err)
-		default: // no answer, or no server
-			tries += failureTries
+		default:
+			tries += maxTries / 4
 		}
 		if tries >= maxTries || !loop.Pause(ctx, pause, nil) {
 			return Result{}, errorAfter(true, cmp.Or(context.Cause(ctx), err))
@@ -152,8 +154,7 @@ func errorAfter(unknown bool, err error) error {
 // onceConstraint refuses the second answer of a key.
 const onceConstraint = "idempotency_keys_once"
 
-// isInFlight reports whether a commit was refused because another one under the key did not end in time. The server
-// names what the commit waited for: a lock of the work itself does not count.
+// isInFlight reports whether a commit waited in vain for its key, which the server names, and not for another lock.
 func isInFlight(err error) bool {
 	refusal, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && groupcommit.OutcomeOf(err) == groupcommit.Locked && strings.Contains(refusal.Where, onceConstraint)
