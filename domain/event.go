@@ -21,7 +21,7 @@ type Event interface {
 // EventType is the registration of one type of event.
 type EventType struct {
 	Name    string // in the ledger, a literal: it outlives the Go type
-	Webhook string // the type of the webhook that the merchant gets for the event; empty for none
+	Webhook string // of a webhook event, the type of the webhook that the merchant gets for it; else empty
 	Request bool   // the api writes it to start work; a stored one that is not legal is void, see Charge.Voids
 	Zero    Event  // of the Go type
 }

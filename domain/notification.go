@@ -2,7 +2,7 @@ package domain
 
 import "slices"
 
-// Notification is the subscriber that sends the merchant the webhook of each webhook event.
+// Notification is the subscriber that sends the merchant the webhook of each webhook event in Charge.Unnotified.
 const Notification = "notification"
 
 var notification = Step{

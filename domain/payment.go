@@ -88,7 +88,8 @@ func (e PaymentActionRequired) allowedIn(c Charge) bool {
 	return c.due(Payment) && c.PaymentStarted() && c.ReturnURL != "" && c.Action == nil && e.URL != ""
 }
 
-// PaymentCaptured says that the provider took the money.
+// PaymentCaptured says that the provider took the money. A charge is captured while its payment is due, by the recorded
+// intent, and for its own amount, currency and fee.
 type PaymentCaptured struct {
 	Provider      string   `json:"provider" detail:"provider"`
 	PaymentIntent string   `json:"payment_intent" detail:"payment_intent"`

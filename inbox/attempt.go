@@ -67,7 +67,7 @@ func (p *Processor) endOf(ctx context.Context, d *Delivery, err error) attemptEn
 	case errors.Is(cause, errLost) || IsLost(err):
 		e.end = EndLost // nothing is left to do here
 	case errors.Is(cause, errDraining):
-		e.end, e.attempts, e.reason = EndReleased, e.attempts-1, nil
+		e.end, e.attempts, e.reason = EndReleased, e.attempts-1, nil // and due at once, for another worker
 	case errors.As(err, &dead):
 		e.end, e.dead = EndDeadLetter, true
 	case errors.As(err, &waiting), groupcommit.OutcomeOf(err) == groupcommit.Locked: // also for a lock
@@ -86,9 +86,8 @@ func (p *Processor) endOf(ctx context.Context, d *Delivery, err error) attemptEn
 	return e
 }
 
-// endClaim ends a claim without finishing the message: endDelivery does that. It ends only a message that runs: the cast
-// refuses it once the claim was taken over or has ended. A message that waits is due at once if another one of its key
-// came since the claim.
+// endClaim ends a claim whose message is not done: endDelivery ends the others. The cast refuses it once the claim was
+// taken over or has ended. A message that waits is due at once if another one of its key came since the claim.
 const endClaim = `
 -- inbox.endClaim
 with ended as (

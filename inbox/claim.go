@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// claimDue claims the oldest messages that are first and due, at most $3, for the holder $2, and raises their fences. The
-// last column says whether a message waits behind. It leaves out
+// claimDue claims the oldest messages that are first and due, at most $3, for the holder $2: it raises fence and attempts.
+// The last column says whether a message waits behind. It leaves out
 //
 //	partitions $5                   see grant.except
 //	rows that are locked            and what was committed late: a full read of tick finds both, each second
@@ -56,8 +56,7 @@ select id, fence, attempts, deaths, waits, message_id, type, ordering_key, parti
        ` + oldestBehind + ` is not null
   from claimed k`
 
-// commitClaim commits a batch that ends with a claim for what is granted, and starts what it has claimed. more
-// says that more may be due.
+// commitClaim commits a batch that ends with a claim for what is granted, and starts what it claimed. more: more may be due.
 //
 // If we die here: what was claimed is taken over. Test: TestModel.
 func (p *Processor) commitClaim(ctx context.Context, b *pgx.Batch, g grant) (claimed []*Delivery, more bool, err error) {

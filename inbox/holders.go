@@ -48,8 +48,7 @@ delete from inbox_holders
             and (alive_until < now() or alive_until > now() + greatest(2 * $2::interval, interval '10 minutes'))
             for update skip locked))`
 
-	// takeOver makes messages due that run and have no handler, after a random backoff, so that one which kills its
-	// process soon runs alone:
+	// takeOver makes messages due that run without a handler, after a random backoff: what kills its process soon runs alone.
 	//
 	//	the claim is of            it is taken over
 	//	another holder             if that one is not registered, and claimed before this transaction began: a later

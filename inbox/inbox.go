@@ -1,10 +1,9 @@
 // Package inbox is the idempotent receiver of messages: it stores each message once and runs
 // its handler until it succeeds. Of each ordering key, one message at a time has a claim.
 //
-// A broker delivers at least once: again after a lost acknowledgment, a crash or a
-// rebalance. A receiver that first acts and then acknowledges acts twice; one that first
-// acknowledges loses the message. The inbox stores the message, acknowledges after that
-// commit, and ends it in the transaction that holds the handler's effect.
+// A broker delivers at least once: again after a lost acknowledgment, a crash or a rebalance. A receiver that first
+// acts and then acknowledges acts twice; one that first acknowledges loses the message. The inbox stores the message,
+// acknowledges after that commit, and ends it in the transaction that holds the handler's effect.
 //
 //	p, err := inbox.New(inbox.Options{DB: groupcommit.New(pool, groupcommit.Options{}), Receiver: "shop", Handle: handle})
 //	go p.Run(ctx)
@@ -32,9 +31,8 @@
 //
 // # What this does not give you
 //
-// A handler runs again after a crash: what it does outside its transaction needs a key of its
-// own. The order of a key is that of reception, not of sending. A message that is delivered
-// again after DeleteExpired has deleted it is new.
+// A handler runs again after a crash: what it does outside its transaction needs a key of its own. The order of a key
+// is that of reception, not of sending. A message that is delivered again after DeleteExpired has deleted it is new.
 //
 // Tables: inbox, inbox_holders; and the type inbox_ended.
 package inbox
@@ -51,8 +49,7 @@ import (
 //go:embed schema.sql
 var schema string
 
-// Schema returns the SQL that creates the tables, which need no other one, in the first schema of
-// the search_path.
+// Schema returns the SQL that creates the tables, which need no other one, in the first schema of the search_path.
 func Schema() string { return schema }
 
 // Message is what was received.
@@ -71,15 +68,10 @@ type Message struct {
 type Delivery struct {
 	Message
 
-	// Attempt counts from 1, and counts deaths. Waiting for an external service does not count.
-	Attempt int
-	// Waits counts how often the handler has waited for an external service.
-	Waits int
-	// Deaths counts the holders in a row that died or went silent with it before this one.
-	Deaths int
-	// ClaimedAt is when the claim began, in database time. The handler compares it with what
-	// is due at a time: a message that waited until then is claimed no earlier.
-	ClaimedAt time.Time
+	Attempt   int       // from 1; it counts deaths, and no wait for an external service
+	Waits     int       // how often the handler has waited for an external service
+	Deaths    int       // holders in a row that died or went silent with it before this one
+	ClaimedAt time.Time // database time; a message that waited for a time is claimed no earlier
 
 	receiver       string
 	holder         string
@@ -90,24 +82,20 @@ type Delivery struct {
 	endedByHandler bool                    // by its handler's transaction
 }
 
-// Handler handles one delivery. It may be called again for the same message, after a
-// crash even while the first call still runs in another process, so it first looks at
-// what is already done. The context ends when another holder has taken over or the program has
-// no time left to drain. After nil the message is done: by the handler's Delivery.Commit or
-// Delivery.Done, else by a commit of the inbox.
+// Handler handles one delivery. It may be called again for the same message, after a crash even while the first call
+// still runs in another process, so it first looks at what is already done. The context ends when another holder has
+// taken over or the program has no time left to drain. After nil the message is done: by the handler's Delivery.Commit
+// or Delivery.Done, else by a commit of the inbox.
 type Handler func(ctx context.Context, d *Delivery) error
 
-// WaitError is returned by a handler that cannot continue because of an external
-// service. The message is retried later, and no attempt is counted. A lock that a commit does not get is
-// such a wait too.
+// WaitError is returned by a handler that cannot continue because of an external service. The message is retried later,
+// and no attempt is counted. A lock that a commit does not get is such a wait too.
 type WaitError struct {
-	// AtLeast is the time until the next attempt, at most LongestWait. The backoff may be
-	// longer, unless NoDeadline is set.
+	// AtLeast is the time until the next attempt, at most LongestWait. A longer backoff counts, unless NoDeadline is set.
 	AtLeast time.Duration
 
-	// NoDeadline says that the service answered, and that it needs this long: a payment that
-	// is processing. Such a wait has no backoff and never makes a dead letter, and
-	// GiveUpAfter starts anew with the next wait that has a deadline.
+	// NoDeadline says that the service answered, and that it needs this long: a payment that is processing. Such a wait
+	// has no backoff and never makes a dead letter, and GiveUpAfter starts anew with the next wait that has a deadline.
 	NoDeadline bool
 
 	// NeedsOperator says that only an operator can end the wait, as where the service
@@ -132,14 +120,12 @@ type Policy struct {
 	// Lease is how long a silent holder keeps its messages; 3 s. While it holds any, one row for
 	// the processor is renewed in each third of it.
 	Lease time.Duration
-	// MaxAttempts is how many errors and panics since the last wait make a dead letter; 12. So do
-	// 4 × MaxAttempts holders in a row that died or went silent: processes that are killed from outside
-	// hit innocent messages too.
+	// MaxAttempts is how many errors and panics since the last wait make a dead letter; 12. So do 4 × MaxAttempts
+	// holders in a row that died or went silent: processes that are killed from outside hit innocent messages too.
 	MaxAttempts int
-	// GiveUpAfter makes a dead letter of a message that has waited for so long for a
-	// service that does not answer, counted from the first wait; 72 h. An error between two
-	// waits does not restart it, or a message that waits and fails by turns would never
-	// become one.
+	// GiveUpAfter makes a dead letter of a message that has waited for so long for a service that does not answer,
+	// counted from the first wait; 72 h. An error between two waits does not restart it, or a message that waits and
+	// fails by turns would never become one.
 	GiveUpAfter time.Duration
 	// BackoffBase and BackoffCap bound the pause before the next attempt: a random part
 	// of min(cap, base × 2ⁿ); 200 ms and a minute.
@@ -159,13 +145,11 @@ func (p Policy) backoff(n int) time.Duration {
 	return rand.N(max(0, time.Duration(longest)) + 1) //nolint:gosec // it is no secret
 }
 
-// DeadLetters is what a dead letter does to the younger messages of its ordering key. It
-// never blocks another key.
+// DeadLetters is what a dead letter does to the younger messages of its ordering key. It never blocks another key.
 type DeadLetters int
 
 const (
-	// Block holds them back until an operator retries or discards the dead letter: for
-	// handlers that rely on the order.
+	// Block holds them back until an operator retries or discards the dead letter: for handlers that rely on the order.
 	Block DeadLetters = iota
 	// Pass lets them continue: for handlers that find out at each call what is left to
 	// do. A dead letter that is retried then runs after younger messages.
@@ -175,8 +159,7 @@ const (
 // End is how the claim of a message ended, as its holder knows it.
 type End string
 
-// The ends of claims. A message that failed or waited may be a dead letter after it: see
-// Policy.
+// The ends of claims. A message that failed or waited may be a dead letter after it: see Policy.
 const (
 	EndDone       End = "done"
 	EndFailed     End = "failed"      // by an error or a panic

@@ -20,8 +20,7 @@ import (
 	"github.com/payonce/payonce/internal/loop"
 )
 
-// Options of a processor. DB, Receiver and Handle are needed; what else is zero has the default
-// that is named beside it.
+// Options of a processor. DB, Receiver and Handle are needed; the others have the default that is named beside them.
 type Options struct {
 	DB          groupcommit.DB
 	Receiver    string  // names the receiver in the table; at most 255 bytes
@@ -32,15 +31,13 @@ type Options struct {
 	Drain       time.Duration // how long handlers may continue after Run is stopped; 10 s
 	Log         *slog.Logger  // slog.Default()
 
-	// Wake, where set, receives when a message may be due that this processor did not store. It
-	// is a hint: a lost one costs a second.
+	// Wake, where set, receives when a message may be due that this processor did not store. A lost hint costs a second.
 	Wake <-chan struct{}
 
 	// OnReceive, where set, receives what became of messages that were stored.
 	OnReceive func(Reception)
-	// OnAttempt, where set, is called before an attempt, and ended with the end of the claim.
-	// The handler runs, and the end is stored, in the context that it returns. The hooks must
-	// return at once.
+	// OnAttempt, where set, is called before an attempt, and ended with the end of the claim. The handler runs, and the
+	// end is stored, in the context that it returns. The hooks must return at once.
 	OnAttempt func(ctx context.Context, d *Delivery) (within context.Context, ended func(End))
 }
 
@@ -140,8 +137,7 @@ func (p *Processor) Run(ctx context.Context) error {
 	return p.drain()
 }
 
-// claims is the loop of claims. A commit with a long result may return after its deadline, so drain waits for the loop
-// no longer than for handlers.
+// claims is the loop of claims. A commit with a long result may return after its deadline, so drain bounds the wait for it.
 func (p *Processor) claims(ctx context.Context) {
 	loop.Run(ctx, p.Log.With("receiver", p.Receiver), "claim failed, it is retried until it succeeds", func(ctx context.Context) (time.Duration, error) {
 		began := time.Now() //nolint:forbidigo // it decides only when the database is asked

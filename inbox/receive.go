@@ -45,8 +45,7 @@ type incoming struct {
 	unreadable string // why it is stored as a dead letter
 }
 
-// received returns a message in a form that can be stored: as a dead letter, named by its id and
-// payload, where there is an error.
+// received returns a message as it is stored: as a dead letter, named by its id and payload, where there is an error.
 func received(m Message, err error) *incoming {
 	metadata := make(map[string]string, len(m.Metadata))
 	for name, value := range m.Metadata { // without NUL, which PostgreSQL refuses
@@ -88,8 +87,7 @@ func Append(b *pgx.Batch, receiver string, m Message) {
 // When it returns nil they are durable, and the caller acknowledges them to their transport.
 // After an error the transport delivers them again: none is stored, or some, or the outcome is unknown.
 //
-// A message that cannot be stored as it is, or that has another payload than the one under
-// its id, is stored as a dead letter.
+// A message that cannot be stored as it is, or has another payload than the one under its id, is stored as a dead letter.
 //
 // If we die here: before the commit nothing is stored, and after it nothing is acknowledged.
 // What was claimed and did not start is taken over. Test: TestModel.
@@ -140,8 +138,7 @@ func isRace(err error) bool {
 		groupcommit.OutcomeOf(err).Retryable() && !errors.Is(err, groupcommit.ErrNotCommitted)
 }
 
-// storePage is one transaction: it stores a page, promotes, and claims for the free slots. From here to the handler:
-// slots.reserve, commitClaim, slots.start, process.
+// storePage is one transaction: it stores a page, promotes, and claims for the free slots, see Processor.
 func (p *Processor) storePage(ctx context.Context, page []*incoming) (stored int, dead []string, err error) {
 	b, behind := &pgx.Batch{}, false
 	receivers := slices.Repeat([]string{p.Receiver}, len(page))
@@ -188,10 +185,9 @@ delete from inbox
             for update skip locked))
 returning 1`
 
-// DeleteExpired deletes up to limit messages that were done longer than retention ago, in
-// database time, and returns how many; below limit, nothing was left. Retention is longer than
-// the transport can redeliver. Dead letters and discarded messages stay. Several callers may
-// call it concurrently.
+// DeleteExpired deletes up to limit messages that were done longer than retention ago, in database time, and returns
+// how many; below limit, nothing was left. Retention is longer than the transport can redeliver. Dead letters and
+// discarded messages stay. Several callers may call it concurrently.
 func DeleteExpired(ctx context.Context, q groupcommit.Querier, retention time.Duration, limit int) (int, error) {
 	rows, _ := q.Query(ctx, deleteExpired, retention, limit) // they have the error too
 	deleted, err := pgx.CollectRows(rows, pgx.RowTo[int])
@@ -209,11 +205,10 @@ func DeleteExpired(ctx context.Context, q groupcommit.Querier, retention time.Du
 // sender, of the business or of the content: idempotency.ParseKey, NaturalKey, Content.
 type Read func(*message.Message) (Message, error)
 
-// Consume subscribes to a topic and receives its messages until ctx ends, then it returns nil,
-// or until the subscriber ends the subscription, which is an error. It takes one message, and
-// with it those that are ready behind it. It stores them as Receive does, and only then
-// acknowledges them. If they cannot be stored it refuses them, so that they are redelivered, and
-// takes one, then two, and so on. read may be nil.
+// Consume subscribes to a topic and receives its messages until ctx ends, then it returns nil, or until the subscriber
+// ends the subscription, which is an error. It takes one message, and with it those that are ready behind it. It stores
+// them as Receive does, and only then acknowledges them. If they cannot be stored it refuses them, so that they are
+// redelivered, and takes one, then two, and so on. read may be nil.
 //
 // If we die here: what was not acknowledged is redelivered. Test: TestConsume.
 func (p *Processor) Consume(ctx context.Context, from message.Subscriber, topic string, read Read) error {
@@ -253,8 +248,7 @@ func (p *Processor) Consume(ctx context.Context, from message.Subscriber, topic 
 	return nil
 }
 
-// nextPage waits for a message, and returns it with those that are ready behind it; none when ctx
-// has ended or the channel is closed.
+// nextPage waits for a message and returns it with those that are ready behind it; none if ctx or the channel has ended.
 func nextPage(ctx context.Context, messages <-chan *message.Message, most int) (page []*message.Message) {
 	select {
 	case <-ctx.Done():

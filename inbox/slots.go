@@ -8,12 +8,12 @@ import (
 	"sync/atomic"
 )
 
-// slots are the Concurrency slots of a processor. Each is free, reserved by a claim in flight, or has a handler
-// (running). reserve takes free slots for a claim, start gives them to handlers or frees them, and end frees
-// that of a handler.
+// slots are the Concurrency slots of a processor. Each is free, reserved by a claim in flight, or has a handler (running).
+// reserve takes free slots for a claim, start gives them to handlers or frees them, and end frees that of a handler.
 //
-// What may leave a due message unclaimed, or store one behind a message that runs, counts as missed. A handler
-// that ends wakes the loop if the count has changed since its claim. A lost wake costs a second.
+// What may leave a due message unclaimed, or store one behind a message that runs, counts as missed. The end of a handler
+// wakes the loop if the count has changed since its claim, if it is another end than done, or if a message waited behind
+// its own when that was claimed. A lost wake costs a second.
 type slots struct {
 	missed atomic.Int64
 	active sync.WaitGroup // of the loop, claims and handlers
@@ -66,8 +66,7 @@ func (s *slots) reserve(most int, page bool, leftOut []string) grant {
 	return g
 }
 
-// start runs handlers of what a claim has claimed in the slots that it reserved. A handler outlives ctx, of the
-// claim or page.
+// start runs handlers of what a claim has claimed in the slots that it reserved. They outlive ctx, of the claim or page.
 func (s *slots) start(ctx context.Context, g grant, claimed []*Delivery, handle func(ctx context.Context, d *Delivery)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,18 +23,17 @@ const (
 )
 
 // store stores first deliveries and counts repeated ones. It never fails because another transaction stores the same
-// message, or a first message of the same key, at the same moment. A message that comes twice in one statement is an
-// error.
+// message, or a first message of the same key, at the same moment. No message may come twice in one statement.
 //
-//	incoming   marks the first message here of each key that has no open one
-//	firsts     inserts these as first, unless another transaction was faster
-//	kept       inserts all others behind the first one, or as dead letters; counts a known one, and nudges it if it is first
+//	incoming   marks the oldest message here of each key that has no open one
+//	firsts     inserts these as first, unless another transaction is faster
+//	kept       inserts the others, behind the first one or as dead letters; counts a known one, and nudges it if it is first
 //	odd        are in neither: their ids are known with another payload
 //	other      inserts these as dead letters under names of their own
-//	heads      locks the first messages behind which kept has inserted one: before or after their end, so that either
-//	           promotes the new message
-//	nudge      makes them due if they wait for an external service, since the new message may be what they wait for. One
-//	           that runs is due at once if its claim ends with a wait
+//	heads      locks the first messages behind which kept has inserted one. The lock comes before or after the end of such
+//	           a message, so one of the two transactions promotes the new one
+//	nudge      makes heads due that wait for an external service, since the new message may be what they wait for; one that
+//	           runs is due at once if its claim ends with a wait
 //
 // It returns the number of new messages, the ids of dead letters, and whether a new message waits behind another one.
 // Rows are inserted in the order of their keys, and heads are locked by number. Two pages that repeat each other's
@@ -116,9 +115,9 @@ select (select count(*) from firsts) + count(*) filter (where new and status = '
   from kept`
 )
 
-// promote makes the oldest pending message of a key first if the key has none, after a transaction
-// has stored or ended messages. An operator's decision leaves a key without a first message, and so may two
-// transactions that do not see each other's messages: promoteStranded finds such keys.
+// promote makes the oldest message behind first if its key has no first one, after a transaction has stored or ended
+// messages. An operator's decision leaves a key without a first message, and so may two transactions that do not see each
+// other's messages: promoteStranded finds such keys.
 const (
 	promote     = promoteKeys + `(values ($1::text, $2::text)) as k (receiver, ordering_key)` + keysWithoutFirst
 	promoteMany = promoteKeys + `unnest($1::text[], $2::text[]) as k (receiver, ordering_key)` + keysWithoutFirst
