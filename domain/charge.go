@@ -20,8 +20,7 @@ const (
 	Refunded          Status = "refunded"
 )
 
-// Charge is the fold of a stream: everything that a decision may read. The zero Charge
-// is a stream without events.
+// Charge is the fold of a stream: everything that a decision may read. The zero Charge is a stream without events.
 type Charge struct {
 	Terms
 
@@ -61,8 +60,7 @@ func (c Charge) captured() bool { return c.HasOutcome() && c.Status != Failed }
 // PaymentStarted reports whether the id of the payment intent is recorded.
 func (c Charge) PaymentStarted() bool { return c.PaymentIntent != "" }
 
-// NeedsWebhook reports whether the merchant has yet to receive the webhook about the
-// event at a version.
+// NeedsWebhook reports whether the merchant has yet to receive the webhook about the event at a version.
 func (c Charge) NeedsWebhook(version int) bool { return slices.Contains(c.Unnotified, version) }
 
 // Fold folds stored events into a charge, in their order. A void request (Voids) changes nothing but the
@@ -106,10 +104,9 @@ func (c Charge) clone() Charge {
 	return c
 }
 
-// Voids reports whether e, as the next event of c, is a void request: one that the charge does not allow, or
-// whose data cannot be read (Unreadable). A void request has neither an effect nor postings, and does not stop
-// the charge. A void first event leaves a charge without merchant and steps: its message becomes a dead letter,
-// and lists leave it out.
+// Voids reports whether e, as the next event of c, is a void request: one that the charge does not allow, or whose data
+// cannot be read (Unreadable). A void request has neither an effect nor postings, and does not stop the charge. A void
+// first event leaves a charge without merchant and steps: its message becomes a dead letter, and lists leave it out.
 //
 // Append writes no void request. Only who has the api's login can, within the policies and the trigger of
 // ledger_events in migrations/service.sql: who changes what a request may be changes those too. The audit names each.
@@ -154,9 +151,8 @@ type Terms struct {
 	Description   string            `json:"description,omitempty"`
 	Metadata      map[string]string `json:"metadata,omitempty"`
 
-	// ReturnURL is where the provider sends the customer after an action; empty if the charge
-	// waits for no customer. ExpiresAt is when the charge is canceled unless it is captured
-	// first; zero for never.
+	// ReturnURL is where the provider sends the customer after an action; empty if the charge waits for no customer.
+	// ExpiresAt is when the charge is canceled unless it is captured first; zero for never.
 	ReturnURL string    `json:"return_url,omitempty"`
 	ExpiresAt time.Time `json:"expires_at,omitzero" detail:"expires_at"`
 
@@ -241,8 +237,7 @@ func (c Charge) RequestCancel() ([]Event, error) {
 	return []Event{ChargeCancelRequested{}}, nil
 }
 
-// ChargeCancelRequested says that the merchant wants the charge canceled. A capture that is
-// faster wins.
+// ChargeCancelRequested says that the merchant wants the charge canceled. A capture that is faster wins.
 type ChargeCancelRequested struct{}
 
 func (ChargeCancelRequested) apply(c *Charge) { c.CancelRequested = true }

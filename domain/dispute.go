@@ -6,9 +6,8 @@ import (
 	"slices"
 )
 
-// Dispute is a complaint of the customer at the bank about a captured charge, as the provider
-// last showed it. Its status says nothing about money: its movements do, and both may change
-// after it closed.
+// Dispute is a complaint of the customer at the bank about a captured charge, as the provider last showed it. Its
+// status says nothing about money: its movements do, and both may change after it closed.
 type Dispute struct {
 	ID     string // the provider's
 	Amount int64  // minor units of the charge's currency
@@ -246,9 +245,8 @@ type DisputeMovement struct {
 // withdraws reports whether the provider took money: an amount or, where none moved, a fee.
 func (m DisputeMovement) withdraws() bool { return m.Amount < 0 || m.Amount == 0 && m.Fee > 0 }
 
-// ObserveDispute returns the events of whatever is not recorded yet of a dispute of a captured charge.
-// Beside them the error is ErrMismatch, wrapped, if the dispute or one of its movements cannot be the
-// charge's.
+// ObserveDispute returns the events of whatever is not recorded yet of a dispute of a captured charge. Beside them the
+// error is ErrMismatch, wrapped, if the dispute or one of its movements cannot be the charge's.
 func (c Charge) ObserveDispute(o ObservedDispute) (events []Event, err error) {
 	if o.ID == "" || o.Amount.Currency != c.Currency {
 		return nil, fmt.Errorf("dispute %q of %d %s: %w", o.ID, o.Amount.Amount, o.Amount.Currency, ErrMismatch)

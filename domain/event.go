@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// Event is something that happened to a charge. The set is sealed: only this package
-// adds to it.
+// Event is something that happened to a charge. It says what it changes, and when it is legal. The set is sealed: only
+// this package adds to it.
 type Event interface {
 	// apply changes the charge, whose version is already that of the event. It never
 	// fails: what is stored has happened.

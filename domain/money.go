@@ -6,13 +6,11 @@ const (
 	MaxAmount = 1_000_000_000_000
 )
 
-// Currency is an ISO 4217 code in upper case. It has the minor units of ISO 4217,
-// whatever the provider's are.
+// Currency is an ISO 4217 code in upper case. It has the minor units of ISO 4217, whatever the provider's are.
 type Currency string
 
-// Increment is what an amount of the currency must be a multiple of, in minor units, for
-// the provider to move it. Stripe wants a last digit 0 where there are three decimals,
-// and moves whole ariary alone, which have two in ISO 4217.
+// Increment is what an amount of the currency must be a multiple of, in minor units, for the provider to move it.
+// Stripe wants a last digit 0 where there are three decimals, and moves whole ariary alone, which have two in ISO 4217.
 // Source: https://docs.stripe.com/currencies, "Three-decimal currencies".
 func (c Currency) Increment() int64 {
 	switch c {
@@ -25,8 +23,7 @@ func (c Currency) Increment() int64 {
 	}
 }
 
-// Money is an amount in minor units of a currency. JPY has none, so there one
-// unit is one yen.
+// Money is an amount in minor units of a currency. JPY has none, so there one unit is one yen.
 type Money struct {
 	Amount   int64    `json:"amount" detail:"amount"`
 	Currency Currency `json:"currency" detail:"currency"`

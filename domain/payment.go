@@ -52,10 +52,9 @@ func (e PaymentStarted) allowedIn(c Charge) bool {
 	return c.due(Payment) && !c.PaymentStarted() && e.PaymentIntent != ""
 }
 
-// PaymentAttemptFailed says that the Idempotency-Key of a call is used up: the provider saved an
-// error of its own under the key (a 500, or a 5xx that it repeats), or the key belongs to a
-// request with other parameters (400), as a program of another version sends it. The next call
-// has another key, until the last one (MaxKeys).
+// PaymentAttemptFailed says that the Idempotency-Key of a call is used up: the provider saved an error of its own under
+// the key (a 500, or a 5xx that it repeats), or the key belongs to a request with other parameters (400), as a program
+// of another version sends it. The next call has another key, until the last one (MaxKeys).
 type PaymentAttemptFailed struct {
 	Stage      Stage  `json:"stage" detail:"stage"`
 	StatusCode int    `json:"status_code" detail:"provider_status"`
@@ -71,9 +70,8 @@ func (e PaymentAttemptFailed) allowedIn(c Charge) bool {
 	return c.due(Payment) && !c.IsLastKey(e.Stage)
 }
 
-// PaymentActionRequired says that the provider waits for the customer, such as for 3-D Secure. The
-// merchant redirects the customer to URL; the payment continues when the provider says so, and is
-// canceled at ExpiresAt, in database time.
+// PaymentActionRequired says that the provider waits for the customer, such as for 3-D Secure. The merchant redirects
+// the customer to URL; the payment continues when the provider says so, and is canceled at ExpiresAt, in database time.
 type PaymentActionRequired struct {
 	URL       string    `json:"url"`
 	ExpiresAt time.Time `json:"expires_at" detail:"expires_at"`
@@ -104,9 +102,8 @@ func (e PaymentCaptured) allowedIn(c Charge) bool {
 		e.Amount == c.Amount && e.Currency == c.Currency && e.Fee == c.Fee
 }
 
-// PaymentDeclined says that the provider did not take the money and never will: it declined, or
-// payonce canceled the payment intent, on request or at the deadline. At the provider the
-// payment intent, if there is one, is canceled.
+// PaymentDeclined says that the provider did not take the money and never will: it declined, or payonce canceled the
+// payment intent, on request or at the deadline. At the provider the payment intent, if there is one, is canceled.
 type PaymentDeclined struct{ Failure }
 
 func (PaymentDeclined) apply(c *Charge)           { c.setStep(Payment, StepFailed) }

@@ -13,17 +13,19 @@ type Posting struct {
 	Currency      Currency
 }
 
-// Postings are the legs that e posts to the accounts of c, the charge before e. Legs of zero are
-// left out, and a void request has none.
+// Postings are the legs that e posts to the accounts of c, the charge before e. Legs of zero are left out, and a void
+// request has none. A charge of 1000 with a fee of 30 posts
 //
-// The chart: what the customer owes (customer_receivable) balances what the merchant may
-// expect (merchant_pending) until the outcome. A capture turns the first into money at
-// the provider (psp_receivable) and the second into a debt to the merchant
-// (merchant_payable) and our fee (fee_revenue); a failure reverses both. So what is owed and
-// what is expected are zero for every charge that has an outcome: the ledger's own proof of
-// exactly-once. A refund moves its amount from our debt to the merchant to
-// refund_clearing until its own outcome; the fee stays ours. What the provider takes for a
-// dispute the merchant bears at once, until it comes back.
+//	event              debits                                       credits                          amount
+//	charge.requested   customer_receivable: what the customer owes  merchant_pending: what may come  1000
+//	payment.captured   psp_receivable: money at the provider        customer_receivable              1000
+//	                   merchant_pending                             merchant_payable: our debt        970
+//	                   merchant_pending                             fee_revenue                        30
+//	charge.failed      merchant_pending                             customer_receivable              1000
+//
+// So customer_receivable and merchant_pending are zero for every charge that has an outcome: the ledger's own proof of
+// exactly-once. A refund moves its amount from merchant_payable to refund_clearing until its own outcome; the fee stays
+// ours. What the provider takes for a dispute the merchant bears at once, until it comes back.
 func Postings(c Charge, e Event) []Posting {
 	if c.Voids(e) {
 		return nil

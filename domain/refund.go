@@ -73,9 +73,8 @@ func (c Charge) sumOfRefunds(statuses ...RefundStatus) (sum int64) {
 // AmountRefunded is the sum of the refunds that succeeded, in minor units.
 func (c Charge) AmountRefunded() int64 { return c.sumOfRefunds(RefundStatusSucceeded) }
 
-// Refundable is the amount that a further refund may return, in minor units: what was captured,
-// less the refunds that succeeded and those that are pending. A refund made outside may
-// take what a pending one asked for.
+// Refundable is the amount that a further refund may return, in minor units: what was captured, less the refunds that
+// succeeded and those that are pending. A refund made outside may take what a pending one asked for.
 func (c Charge) Refundable() int64 {
 	if c.StepStatus(Payment) != StepDone {
 		return 0
@@ -229,8 +228,7 @@ func (e RefundFailed) allowedIn(c Charge) bool {
 	return pending
 }
 
-// RefundReversed says that a refund failed at the provider after it had succeeded there; the money
-// came back to us.
+// RefundReversed says that a refund failed at the provider after it had succeeded there; the money came back to us.
 type RefundReversed struct {
 	RefundID       string `json:"refund_id" detail:"refund_id"`
 	ProviderRefund string `json:"provider_refund" detail:"provider_refund"`
@@ -262,9 +260,8 @@ func (c Charge) RequestRefund(r RefundRequested) ([]Event, error) {
 	return []Event{r}, nil
 }
 
-// Resolve returns the event of what the provider's object says of the refund: it succeeded, it failed,
-// or it failed after it had succeeded. None if that is recorded. object is empty if the provider made
-// none.
+// Resolve returns the event of what the provider's object says of the refund: it succeeded, it failed, or it failed
+// after it had succeeded. None if that is recorded. object is empty if the provider made none.
 func (r Refund) Resolve(object string, failed bool, why string) []Event {
 	switch {
 	case r.Status == RefundStatusPending && failed:

@@ -2,13 +2,11 @@ package domain
 
 import "slices"
 
-// steps are the steps of a charge, in the order in which they run. Payment is the last
-// one, because a capture is the outcome of the charge: what comes after the outcome is a
-// subscriber.
+// steps are the steps of a charge, in the order in which they run. Payment is the last one, because a capture is the
+// outcome of the charge: what comes after the outcome is a subscriber.
 var steps = []Step{inventory, payment}
 
-// subscribers follow the webhook events of a charge, its outcome among them, each independently of
-// the others.
+// subscribers follow the webhook events of a charge, its outcome among them, each independently of the others.
 var subscribers = []Step{notification}
 
 // Step is one part of processing a charge.
@@ -23,13 +21,11 @@ type Step struct {
 	// applies reports whether a charge needs the step; nil for every charge. Open asks once.
 	applies func(ChargeRequested) bool
 
-	// release is the compensation: the event that returns what the step holds once it is
-	// done; nil if it holds nothing. What must be undone at an external service is a
-	// subscriber of charge.failed instead.
+	// release is the compensation: the event that returns what the step holds once it is done; nil if it holds nothing.
+	// What must be undone at an external service is a subscriber of charge.failed instead.
 	release func(Charge) Event
 
-	// pending reports whether a subscriber still has to run for the event at a version; nil for what
-	// is no subscriber.
+	// pending reports whether a subscriber still has to run for the event at a version; nil for what is no subscriber.
 	pending func(c Charge, version int) bool
 }
 

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// View is a charge as merchants see it: the answer of the API and the data of a
-// webhook.
+// View is a charge as merchants see it: the answer of the API and the data of a webhook.
 type View struct {
 	ID             string            `json:"id"`
 	OrderID        string            `json:"order_id"`
@@ -82,9 +81,8 @@ func (c Charge) DisputeView(d Dispute) DisputeView {
 	}
 }
 
-// Details are the members of an event that an operator may see, under the names of the
-// timeline. A member without a detail tag stays hidden: the merchant may have written
-// personal data into it.
+// Details are the members of an event that an operator may see, under the names of the timeline. A member without a
+// detail tag stays hidden: the merchant may have written personal data into it.
 func Details(e Event) map[string]any {
 	details := map[string]any{}
 	v := reflect.ValueOf(e)
