@@ -38,9 +38,9 @@ type OrderTakenError struct {
 
 func (e *OrderTakenError) Error() string { return "the order has the charge " + e.Charge.ID }
 
-// AcceptCharge accepts a charge: one read if the key has its answer, one read and one commit if it is
-// new. With OneChargePerOrder it reads the order too, and the charge that holds it. Errors:
-// domain.ErrInvalid, ErrExpiresInPast, those of idempotency.Receive, and *OrderTakenError where r.Refuse has no answer.
+// AcceptCharge accepts a charge: one read if the key has its answer, one read and one commit if it is new. Before the
+// commit it decides the deadline, the order and the first event; for OneChargePerOrder it reads the charge that holds
+// the order. Errors: domain.ErrInvalid, ErrExpiresInPast, *OrderTakenError unless r.Refuse answers it, and Receive's.
 func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, c Charge) (idempotency.Result, error) {
 	request, err := c.firstEvent(account)
 	if err != nil {

@@ -68,8 +68,7 @@ type Request struct {
 	ID     string // of the HTTP request, for correlation
 	APIKey string // the id of the API key, never the key
 	Client string // the client's address
-	// Metadata becomes metadata of the message that the request causes. It decides
-	// nothing.
+	// Metadata becomes metadata of the message that the request causes. It decides nothing.
 	Metadata map[string]string
 
 	// Wait is how long the request waits for another one under its key; the
@@ -136,6 +135,7 @@ func (db observedDB) Commit(ctx context.Context, b *pgx.Batch) error {
 	return err
 }
 
+// write queues the events, their postings, the hold on the order and the message. Receive puts the key before them.
 func (r Request) write(b *pgx.Batch, s ledger.Stream, events []domain.Event, now time.Time) (ledger.Stream, error) {
 	s, err := ledger.Append(b, s, ledger.Cause{CorrelationID: r.ID, CausationID: r.ID, Actor: "api", APIKey: r.APIKey, Client: r.Client, At: now}, events...)
 	if err != nil {
