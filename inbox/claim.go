@@ -15,7 +15,7 @@ import (
 //
 //	partitions $5                   see grant.except
 //	rows that are locked            and what was committed late: a full read of tick finds both, each second
-//	due times older than $4         all were claimed before; dead index entries, which an old snapshot keeps, are passed
+//	due times older than $4         all were claimed before; so it reads no dead index entries, which an old snapshot keeps
 //
 // It registers the holder for the lease $6 if less than 0.7 of a lease is left, so an idle holder writes nothing.
 const claimDue = `

@@ -13,12 +13,12 @@ import (
 // endDelivery makes a message done, endDeliveries those of one group commit. An end that does not apply is refused with
 // its whole batch, by a constraint named inbox_done_by_holder: that of the table, or of the type inbox_ended (the cast).
 //
-//	the message                                     its end
-//	runs, under this holder and this fence          applies
-//	was taken over, and no claim has followed       applies: the takeover leaves holder and fence to a message that waits
-//	is claimed again by this holder                 is refused by the table: done_fence is below fence
-//	is another holder's or dead, has ended, is gone is refused by the cast: fewer rows have ended than should
-//	ends here twice, under two fences               is refused by the cast: it has ended once, under the higher one
+//	the message                                         its end
+//	runs, under this holder and this fence              applies
+//	was taken over, and no claim has followed           applies: the takeover leaves holder and fence to a message that waits
+//	is claimed again by this holder                     is refused by the table: done_fence is below fence
+//	is another holder's or dead, has ended, or is gone  is refused by the cast: fewer rows have ended than should
+//	ends here twice, under two fences                   is refused by the cast: it has ended once, under the higher one
 //
 // The id and the holder are compared too: after a failover that lost commits, another message may have the number and
 // the fence. Rows are locked first, by number, as other statements lock them.

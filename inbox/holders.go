@@ -50,11 +50,11 @@ delete from inbox_holders
 
 	// takeOver makes messages due that run without a handler, after a random backoff: what kills its process soon runs alone.
 	//
-	//	the claim is of            it is taken over
-	//	another holder             if that one is not registered, and claimed before this transaction began: a later
-	//	                           claim has just registered it
-	//	this holder, $6            if none of its handlers, $7, has the message, no claim is in flight, $8, and this one is
-	//	                           older than $9: its outcome was unknown, or its end could not be stored
+	//	the claim is of   it is taken over
+	//	another holder    if that one is not registered, and claimed before this transaction began: a later claim has just
+	//	                  registered it
+	//	this holder, $6   if none of its handlers, $7, has the message, no claim is in flight, $8, and this one is older
+	//	                  than $9: its outcome was unknown, or its end could not be stored
 	takeOver = `
 -- inbox.takeOver
 update inbox i

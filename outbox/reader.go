@@ -26,9 +26,9 @@ const (
 	fullScan = time.Second // between two pages that are read from id 0
 )
 
-// selectPage reads the oldest messages behind $2, if no other reader of the topic is at work. A reader
-// that finds messages locks the topic's row; the first reader ever inserts it. The transaction stays
-// idle while the page is handled, so it raises its own idle time-out.
+// selectPage reads the oldest messages behind $2. waiting: there are some; the transaction stays idle while the page is
+// handled, so it raises its own idle time-out. made inserts the topic's row for the first reader ever, and locked locks
+// it: beside another reader both are empty. before is the length of the page before a message, below $4 bytes.
 const selectPage = `
 -- outbox.selectPage
 with waiting as materialized (
