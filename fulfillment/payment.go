@@ -25,9 +25,8 @@ type payment struct {
 
 // run creates the intent, or brings it to its end.
 //
-// If we die here: the intent's id is recorded. The next worker retrieves the intent, which
-// knows whether the money was taken, before it sends anything.
-// Test: TestWalk in e2e.
+// If we die here: the intent's id is recorded. The next worker retrieves the intent, which knows whether the money was
+// taken, before it sends anything. Test: TestWalk in e2e.
 func (p *payment) run(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
 	if !s.Charge.PaymentStarted() {
 		return p.start(ctx, s)
@@ -71,10 +70,8 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) ([]domain.Event, err
 // key and the request, also in a database that has lost the charge. If the first request under the key
 // had other parameters, the charge fails: that request may have paid, unknown to the ledger.
 //
-// If we die here: no intent is recorded; the next worker sends the same key and receives
-// the same intent. If the provider has forgotten the key, the first intent stays an orphan
-// that no worker confirms.
-// Test: TestWalk in e2e.
+// If we die here: no intent is recorded; the next worker sends the same key and receives the same intent. If the
+// provider has forgotten the key, the first intent stays an orphan that no worker confirms. Test: TestWalk in e2e.
 func (p *payment) start(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
 	c := s.Charge
 	intent, err := p.provider.CreateIntent(ctx, c.CreationKey(), stripe.CreateParams{
@@ -132,9 +129,8 @@ func (p *payment) decideByIntent(ctx context.Context, s ledger.Stream) ([]domain
 	}
 }
 
-// requireAction records that the provider waits for the customer, and then waits too: until
-// the provider's event, the next read or a deadline. A charge whose merchant cannot send the
-// customer to the provider's page is declined.
+// requireAction records that the provider waits for the customer, and then waits too: until the provider's event, the
+// next read or a deadline. A charge whose merchant cannot send the customer to the provider's page is declined.
 //
 // If we die here: nothing is recorded, or the action with its deadline. The next worker
 // retrieves the intent, which says whether the customer has acted.
@@ -153,15 +149,13 @@ func (p *payment) requireAction(ctx context.Context, s ledger.Stream) ([]domain.
 // cancelCharge fails a charge that the merchant wants canceled, or whose deadline has passed,
 // unless the money was taken.
 //
-// A request to cancel takes the stream's next version, so the commit of a run in progress
-// is refused, and cancelCharge is what it does next. A deadline takes no version, so a run that
-// began before it may still capture: the provider decides which was first. A recorded intent is
-// canceled at the provider before the charge fails: the provider refuses confirmations in
-// flight. An intent that was created but not recorded is never confirmed for this charge.
+// A request to cancel takes the stream's next version, so the commit of a run in progress is refused, and cancelCharge
+// is what it does next. A deadline takes no version, so a run that began before it may still capture: the provider
+// decides which was first. A recorded intent is canceled at the provider before the charge fails: the provider refuses
+// confirmations in flight. An intent that was created but not recorded is never confirmed for this charge.
 //
-// If we die here: the cancellation is recorded; the next worker cancels the intent, or
-// finds it canceled, and commits the failure.
-// Test: TestDecides/Cancel/a_holder_that_dies_between_cancel_and_commit_is_taken_over.
+// If we die here: the cancellation is recorded; the next worker cancels the intent, or finds it canceled, and commits
+// the failure. Test: TestDecides/Cancel/a_holder_that_dies_between_cancel_and_commit_is_taken_over.
 func (p *payment) cancelCharge(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
 	why := *s.Charge.Cancellation(p.now)
 	if !s.Charge.PaymentStarted() {
@@ -193,8 +187,7 @@ func (p *payment) cancelAndFail(ctx context.Context, s ledger.Stream, failing do
 	}
 }
 
-// failedAt returns the event that records an error of the provider's own; nil if the charge has used
-// its last key.
+// failedAt returns the event that records an error of the provider's own; nil if the charge has used its last key.
 func failedAt(c domain.Charge, stage domain.Stage) func(*stripe.Error) domain.Event {
 	return func(e *stripe.Error) domain.Event {
 		if c.IsLastKey(stage) {

@@ -50,10 +50,13 @@ func refusal(err error, message string) *domain.Failure {
 	return nil
 }
 
-// callFailed decides what follows a failed call. Kind Failed: the provider may have saved the
-// error under our key, so attempt records it, and the next call has a new key. Any other error
-// keeps the key. In both cases the message waits. attempt is nil for calls that carry no key of
-// ours, and returns nil where no next key may be opened.
+// callFailed decides what follows a failed call, by the Kind of its error:
+//
+//	Failed                 attempt records that the key is used up, so the next call has another one; the message waits
+//	Unavailable, Blocked   the message waits, if it is Blocked for an operator, and the next call has the same key
+//	Declined, Rejected     the error is returned: callers ask refusal before
+//
+// attempt is nil for calls that carry no key of ours, and returns nil where no next key may be opened.
 func callFailed(ctx context.Context, err error, attempt func(*stripe.Error) domain.Event) ([]domain.Event, error) {
 	e, ok := errors.AsType[*stripe.Error](err)
 	switch {

@@ -37,10 +37,9 @@ type task struct {
 	forget func() // is called if the events of run lost a race; nil if run remembers nothing that may be old then
 }
 
-// load reads the stream. The message was committed with the event that it names; a
-// server that shows less than this version is behind, such as a standby, and the message
-// waits. It also waits if a newer program wrote an event, since a newer worker is being
-// deployed. A charge whose first request is void has nothing to do and no merchant: the message
+// load reads the stream. The message was committed with the event that it names; a server that shows less than this
+// version is behind, such as a standby, and the message waits. It also waits if a newer program wrote an event, since a
+// newer worker is being deployed. A charge whose first request is void has nothing to do and no merchant: the message
 // becomes a dead letter. ErrNotFound if the message names no version and there is no charge.
 func (r *deliveryRun) load(ctx context.Context, chargeID string) error {
 	s, err := r.streams(ctx, chargeID)
@@ -80,9 +79,8 @@ const maxIdle = 10
 // next version, to the stock or to a message of the same ordering key, nothing is recorded and the stream is the
 // new one: process calls do again while there is still something to do.
 //
-// If we die here: between a lost race and the next commit nothing is recorded. The next
-// worker asks the provider, which remembers.
-// Test: TestDecides/LostRace/others_are_first_at_every_try_to_capture.
+// If we die here: between a lost race and the next commit nothing is recorded. The next worker asks the provider, which
+// remembers. Test: TestDecides/LostRace/others_are_first_at_every_try_to_capture.
 func (r *deliveryRun) do(ctx context.Context, t task) error {
 	events, err := t.run(ctx, r.stream)
 	if len(events) > 0 {

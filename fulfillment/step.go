@@ -43,9 +43,8 @@ type step struct {
 	// It may return events and an error: the events are recorded, then the error ends the run.
 	run stepFunc
 
-	// queueRows, where set, queues the rows of the step beside the ledger. It is called for every
-	// event of every step, so stock is returned also if a later step rejects the charge. c is the
-	// charge before all events of the decision.
+	// queueRows, where set, queues the rows of the step beside the ledger. It is called for every event of every step,
+	// so stock is returned also if a later step rejects the charge. c is the charge before all events of the decision.
 	queueRows func(b *pgx.Batch, c domain.Charge, e domain.Event)
 }
 

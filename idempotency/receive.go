@@ -154,7 +154,7 @@ func errorAfter(unknown bool, err error) error {
 // onceConstraint refuses the second answer of a key.
 const onceConstraint = "idempotency_keys_once"
 
-// isInFlight reports whether a commit waited in vain for its key, which the server names, and not for another lock.
+// isInFlight reports whether a commit did not get its key in time, which the server names: another lock is the work's.
 func isInFlight(err error) bool {
 	refusal, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && groupcommit.OutcomeOf(err) == groupcommit.Locked && strings.Contains(refusal.Where, onceConstraint)

@@ -97,7 +97,7 @@ func folded(id string, recorded []StoredEvent) Stream {
 	return s
 }
 
-// Load reads and folds a stream. ErrNotFound if it has no event.
+// Load reads and folds a stream, from ledger_events alone. ErrNotFound if it has no event.
 func Load(ctx context.Context, q postgres.Querier, id string) (s Stream, err error) {
 	failed := Each(ctx, q, []string{id}, func(found Stream, unreadable error) bool {
 		s, err = found, unreadable
