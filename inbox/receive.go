@@ -101,7 +101,8 @@ func (p *Processor) receive(ctx context.Context, page []*incoming) (r Reception,
 	times := map[string]int{}
 	for _, d := range page {
 		n := times[d.ID]
-		if times[d.ID]++; n == len(parts) {
+		times[d.ID]++
+		if n == len(parts) {
 			parts = append(parts, nil)
 		}
 		parts[n] = append(parts[n], d)

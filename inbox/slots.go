@@ -72,13 +72,15 @@ func (s *slots) start(ctx context.Context, g grant, claimed []*Delivery, handle 
 	defer s.mu.Unlock()
 	for _, d := range claimed {
 		handling, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-		if d.cancel, d.missed = cancel, g.missed; !s.open {
+		d.cancel, d.missed = cancel, g.missed
+		if !s.open {
 			cancel(errDraining)
 		}
 		s.running[d] = true
 		s.active.Go(func() { handle(handling, d) })
 	}
-	if s.reserved -= g.slots; g.slots > 0 {
+	s.reserved -= g.slots
+	if g.slots > 0 {
 		s.active.Done()
 	}
 }
