@@ -55,11 +55,12 @@ type attemptEnd struct {
 	reason          error
 }
 
-// endOf says how an attempt ended.
+// endOf says how an attempt ended. Each claim counts an attempt; those of holders that died do not count here: they are
+// deaths. An error or a panic keeps the count, a wait begins it anew, and a release takes the attempt back.
 func (p *Processor) endOf(ctx context.Context, d *Delivery, err error) attemptEnd {
 	var waiting *WaitError
 	var dead *DeadLetterError
-	e := attemptEnd{attempts: d.Attempt - d.Deaths, waits: d.Waits, reason: err} // the claim counted the deaths too, which a handler that returned did not cause
+	e := attemptEnd{attempts: d.Attempt - d.Deaths, waits: d.Waits, reason: err}
 	cause := context.Cause(ctx)
 	switch {
 	case err == nil:
