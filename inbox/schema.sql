@@ -17,26 +17,28 @@ create table inbox (
   payload       bytea       not null,
   metadata      jsonb       not null,
   payload_hash  bytea       not null,
-  status        text        collate "C" not null default 'pending',
-  first         boolean     not null default false,
-  nudged        boolean     not null default false,
+  received_at   timestamptz not null default clock_timestamp(),
+  duplicates    int         not null default 0,
+  duplicated_at timestamptz,
+  decided_by    text        collate "C",
+  decided_at    timestamptz,
   due_at        timestamptz not null default now(), -- the transaction's begin, so the transaction that stores it can claim it
-  attempts      int         not null default 0,
   deaths        int         not null default 0,
   waits         int         not null default 0,
   waiting_since timestamptz,
-  fence         bigint      not null default 0,
-  done_fence    bigint,
+  history       jsonb,
+
+  -- A claim changes these, and an end from status on: next to each other they are a short record of the log.
   holder        text        collate "C",
   claimed_at    timestamptz,
-  history       jsonb,
-  duplicates    int         not null default 0,
-  duplicated_at timestamptz,
-  last_error    text,
-  decided_by    text        collate "C",
-  decided_at    timestamptz,
-  received_at   timestamptz not null default clock_timestamp(),
+  fence         bigint      not null default 0,
+  attempts      int         not null default 0,
+  nudged        boolean     not null default false,
+  first         boolean     not null default false,
+  status        text        collate "C" not null default 'pending',
+  done_fence    bigint,
   finished_at   timestamptz,
+  last_error    text,
 
   -- Each row has its own number.
   constraint inbox_pkey primary key (id),
@@ -67,7 +69,7 @@ create table inbox (
   -- A message is discarded by an operator and never by a program.
   constraint inbox_discarded_has_actor
        check (status <> 'discarded' or decided_by is not null)
-) with (fillfactor = 80);
+) with (fillfactor = 60);
 comment on column inbox.partition_key is 'messages of one partition share its slots; empty: of none';
 comment on column inbox.first is 'it is the next of its ordering key: only it can be claimed. A dead letter that blocks its key keeps it';
 comment on column inbox.nudged is 'a message of its key was received since it was claimed: if its claim ends with a wait, it is due at once';
