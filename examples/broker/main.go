@@ -111,11 +111,8 @@ func run(ctx context.Context, pool *pgxpool.Pool) (err error) {
 		{"successor shop", "shipped", 8}, // it ships what the victim has acknowledged and not shipped, too
 		{"reader lost", "received everything", 1},
 	} {
-		consumer, err := scaffold.Start(ctx, strings.Join(append([]string{c.role, natsURL}, kafka...), " "))
-		if err != nil {
-			return err
-		}
-		if err := consumer.KillAfter(c.lines, c.line); err != nil {
+		role := strings.Join(append([]string{c.role, natsURL}, kafka...), " ")
+		if err := scaffold.KillAfter(ctx, role, c.lines, c.line); err != nil {
 			return err
 		}
 	}
