@@ -81,7 +81,7 @@ select (select count(*) from ledger_events where version = 1),
 
 // checkAccepted compares what the tables hold with what was accepted.
 func checkAccepted(ctx context.Context, d *deployment) error {
-	want := map[string]int{"accept": d.ended, "replay": d.replayed}[d.work]
+	want := map[string]int{"accept": d.ended(), "replay": d.replayed}[d.work]
 	var charges, keys int
 	err := d.db.QueryRow(ctx, selectHoldings).Scan(&charges, &keys)
 	if err == nil && (charges != want || keys != want) {
@@ -127,7 +127,7 @@ func countCharges(ctx context.Context, d *deployment) error {
 	}
 	d.external.mu.Lock()
 	defer d.external.mu.Unlock()
-	captured, twice, webhooks, sent := len(d.external.captured), d.external.twice, len(d.external.webhooks), d.ended
+	captured, twice, webhooks, sent := len(d.external.captured), d.external.twice, len(d.external.webhooks), d.ended()
 	if !slices.Equal(stored, slices.Repeat([]int{sent}, len(stored))) || captured != sent || webhooks != sent || twice > 0 {
 		return fmt.Errorf("%d charges sent: keys, succeeded, notified, events, postings, reserved, sold %v; "+
 			"the provider captured %d; the merchant received %d webhooks; %d captures and webhooks came once more", sent, stored, captured, webhooks, twice)

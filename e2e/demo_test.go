@@ -148,9 +148,7 @@ func TestGuards(t *testing.T) {
 	}
 	var report struct {
 		Guards []struct {
-			Guard     string
-			Violated  []json.RawMessage
-			Timelines []struct{ Entries []json.RawMessage }
+			Violated []json.RawMessage
 		}
 	}
 	if err := json.Unmarshal(stdout, &report); err != nil {
@@ -160,9 +158,6 @@ func TestGuards(t *testing.T) {
 	for _, g := range report.Guards {
 		if len(g.Violated) > 0 {
 			needed++
-		}
-		if len(g.Timelines) == 0 || len(g.Timelines[0].Entries) == 0 {
-			t.Errorf("without %s there is no timeline", g.Guard)
 		}
 	}
 	if needed != all {
