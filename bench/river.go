@@ -265,10 +265,10 @@ func (s *riverCharges) notify(ctx context.Context, id string) error {
 func startRiver(ctx context.Context, pool *pgxpool.Pool, workers *river.Workers) (*river.Client[pgx.Tx], error) {
 	driver, quiet := riverpgxv5.New(pool), slog.New(slog.DiscardHandler) // what goes wrong is found in the counts
 	migrator, err := rivermigrate.New(driver, &rivermigrate.Config{Logger: quiet})
-	if err != nil {
-		return nil, fmt.Errorf("make River's tables: %w", err)
+	if err == nil {
+		_, err = migrator.Migrate(ctx, rivermigrate.DirectionUp, nil)
 	}
-	if _, err := migrator.Migrate(ctx, rivermigrate.DirectionUp, nil); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("make River's tables: %w", err)
 	}
 	client, err := river.NewClient(driver, &river.Config{
@@ -279,10 +279,10 @@ func startRiver(ctx context.Context, pool *pgxpool.Pool, workers *river.Workers)
 		PollOnly:          true,
 		Logger:            quiet,
 	})
-	if err != nil {
-		return nil, fmt.Errorf("make River's client: %w", err)
+	if err == nil {
+		err = client.Start(context.WithoutCancel(ctx)) // Stop lets it finish what it has begun
 	}
-	if err := client.Start(context.WithoutCancel(ctx)); err != nil { // Stop lets it finish what it has begun
+	if err != nil {
 		return nil, fmt.Errorf("start River: %w", err)
 	}
 	return client, nil
