@@ -74,9 +74,6 @@ func Actions() []Action { return slices.Clone(lab.Actions) }
 // last one those that stand behind others: nothing is violated.
 func Guards() []Guard { return slices.Clone(lab.Guards) }
 
-// Violates names the checks that are violated without the guard.
-func (g Guard) Violates() string { return cmp.Or(strings.Join(g.Red, "; "), "nothing") }
-
 // Finding is what the audit found after a guard was removed.
 type Finding struct {
 	Guard
@@ -93,7 +90,7 @@ func (f Finding) Verdict() string {
 	}
 	text := cmp.Or(strings.Join(red, "; "), "nothing")
 	if !f.AsExpected {
-		return fmt.Sprintf("violated: %s; expected: %s", text, f.Violates())
+		return fmt.Sprintf("violated: %s; expected: %s", text, cmp.Or(strings.Join(f.Red, "; "), "nothing"))
 	}
 	return "violated, as expected: " + text
 }
