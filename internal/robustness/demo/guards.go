@@ -204,9 +204,9 @@ func (d *Demo) inflict(ctx context.Context, scene Scene, try string) error {
 	return err
 }
 
-// race sends the requests of a scene while the apis and the workers are paused. The apis begin all of
+// race sends the requests of a scene to a path while the apis and the workers are paused. The apis begin all of
 // them at once, and the workers read at once what they have stored.
-func (d *Demo) race(ctx context.Context, scene Scene, try, path string) error {
+func (d *Demo) race(ctx context.Context, scene Scene, try, to string) error {
 	const pause = 200 * time.Millisecond // until all requests have arrived
 
 	if err := d.quiet(ctx, false); err != nil { // so that no worker stops within a transaction
@@ -221,7 +221,7 @@ func (d *Demo) race(ctx context.Context, scene Scene, try, path string) error {
 	var sending sync.WaitGroup
 	for n := range scene.Requests {
 		body := cmp.Or(string(scene.Refund), scene.charge(try, n))
-		sending.Go(func() { d.PostAll(ctx, 1, path, fill(scene.Key, try, n), []byte(body)) })
+		sending.Go(func() { d.PostAll(ctx, 1, to, fill(scene.Key, try, n), []byte(body)) })
 	}
 	err := harness.Wait(ctx, pause)
 	for _, api := range d.world.APIs {
