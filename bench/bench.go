@@ -18,7 +18,8 @@ import (
 // bench is what all measurements of a run share.
 type bench struct {
 	server        *local.Server
-	postmaster    int // the server's process id
+	admin         *pgx.Conn // of the server's own database
+	postmaster    int       // the server's process id
 	version       string
 	versionNumber int
 
@@ -76,10 +77,14 @@ func (b *bench) start(ctx context.Context, base string) (err error) {
 	if b.server, err = local.Start(ctx, local.Options{Fsync: true, Settings: settings}); err != nil {
 		return err
 	}
-	if err := read(ctx, b.admin(), selectServer, nil, &b.postmaster, &b.version, &b.versionNumber); err != nil || b.warm == 0 {
+	if b.admin, err = pgx.Connect(ctx, b.server.URL("postgres")); err != nil {
 		return err
 	}
-	return errors.Join(execute(ctx, b.admin(), switchFiles, logFiles), execute(ctx, b.admin(), "checkpoint"))
+	if err := b.admin.QueryRow(ctx, selectServer).Scan(&b.postmaster, &b.version, &b.versionNumber); err != nil || b.warm == 0 {
+		return err
+	}
+	_, err = b.admin.Exec(ctx, switchFiles, logFiles)
+	return errors.Join(err, b.checkpoint(ctx))
 }
 
 // A new server makes each file of the WAL, fills it with zeros and flushes it, while all commits wait. So
@@ -93,48 +98,23 @@ select pg_logical_emit_message(false, 'bench', 'an empty file would not be switc
   from generate_series(1, $1::int)`
 )
 
-func (b *bench) admin() string { return b.server.URL("postgres") }
+func (b *bench) checkpoint(ctx context.Context) error {
+	_, err := b.admin.Exec(ctx, "checkpoint")
+	return err
+}
 
 const databaseName = "bench"
 
 // cleanUp removes the database of a measurement. So during the next one no pages of
 // this one wait to be written, and autovacuum has nothing else to do.
-func (b *bench) cleanUp(ctx context.Context) (err error) {
-	return errors.Join(execute(ctx, b.admin(), "drop database if exists "+databaseName+" with (force)"), execute(ctx, b.admin(), "checkpoint"))
+func (b *bench) cleanUp(ctx context.Context) error {
+	_, err := b.admin.Exec(ctx, "drop database if exists "+databaseName+" with (force)")
+	return errors.Join(err, b.checkpoint(ctx))
 }
 
 func (b *bench) close() (err error) {
-	if b.server != nil {
+	if b.server != nil { // which ends the connection
 		err = b.server.Close()
 	}
 	return errors.Join(err, os.RemoveAll(b.folder))
-}
-
-// connected calls do with a connection of its own.
-func connected(ctx context.Context, url string, do func(*pgx.Conn) error) error {
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	return do(conn)
-}
-
-func execute(ctx context.Context, url, sql string, args ...any) error {
-	return connected(ctx, url, func(conn *pgx.Conn) error {
-		if _, err := conn.Exec(ctx, sql, args...); err != nil {
-			return fmt.Errorf("execute %.60q: %w", sql, err)
-		}
-		return nil
-	})
-}
-
-// read reads the one row of a query.
-func read(ctx context.Context, url, sql string, args []any, row ...any) error {
-	return connected(ctx, url, func(conn *pgx.Conn) error {
-		if err := conn.QueryRow(ctx, sql, args...).Scan(row...); err != nil {
-			return fmt.Errorf("read %.60q: %w", sql, err)
-		}
-		return nil
-	})
 }

@@ -37,7 +37,7 @@ func (d *deployment) readCounters(ctx context.Context) (c counters, err error) {
 	if d.versionNumber >= 180_000 {
 		flushes = "sum(fsyncs)::bigint from pg_stat_io where object = 'wal'"
 	}
-	return c, read(ctx, d.Service, fmt.Sprintf(selectCounters, flushes), nil, &c.Transactions, &c.Flushes, &c.WALBytes)
+	return c, d.db.QueryRow(ctx, fmt.Sprintf(selectCounters, flushes)).Scan(&c.Transactions, &c.Flushes, &c.WALBytes)
 }
 
 const selectOthers = `
@@ -53,7 +53,7 @@ func (d *deployment) counted(ctx context.Context) (counters, error) {
 	waiting, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for others := 1; others > 0; {
-		if err := errors.Join(harness.Wait(waiting, 10*time.Millisecond), read(waiting, d.Service, selectOthers, nil, &others)); err != nil {
+		if err := errors.Join(harness.Wait(waiting, 10*time.Millisecond), d.db.QueryRow(waiting, selectOthers).Scan(&others)); err != nil {
 			return counters{}, fmt.Errorf("%d sessions do not end: %w", others, err)
 		}
 	}
@@ -72,7 +72,7 @@ func (u usage) minus(v usage) usage {
 }
 
 // used reads what the programs and the server have used since they were started. The counters are read
-// outside the window that begins or ends, since their connection needs processor time.
+// outside the window that begins or ends, since reading them needs processor time.
 func (d *deployment) used(ctx context.Context, begins bool) (u usage, err error) {
 	rests := d.inFlight == 0
 	if rests && begins {

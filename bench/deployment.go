@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/valyala/fasthttp"
 
 	"github.com/payonce/payonce/internal/robustness/harness"
@@ -28,6 +29,7 @@ type deployment struct {
 	load
 	harness.World // without a sandbox: the external services are in this process
 
+	db       *pgx.Conn // of the database
 	external *external
 	client   fasthttp.Client
 }
@@ -47,6 +49,10 @@ func (b *bench) measureOne(ctx context.Context, s setting) (taken sample, err er
 	if err := d.seed(ctx); err != nil {
 		return taken, err
 	}
+	if d.db, err = pgx.Connect(ctx, d.Service); err != nil {
+		return taken, err
+	}
+	defer d.db.Close(context.WithoutCancel(ctx))
 	if w.prepare != nil {
 		if err := d.while(ctx, 0, func() error { return w.prepare(d) }); err != nil {
 			return taken, err
@@ -68,7 +74,7 @@ func (b *bench) measureOne(ctx context.Context, s setting) (taken sample, err er
 	if err != nil {
 		return taken, err
 	}
-	return newSample(seen, after.minus(counted), d.ended), w.check(ctx, d)
+	return newSample(seen, after.minus(counted), d.ended()), w.check(ctx, d)
 }
 
 // articles is how many the merchant sells. A charge takes one of one.

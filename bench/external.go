@@ -25,19 +25,18 @@ type external struct {
 	twice    int                      // captures of what was captured already, and webhooks of what had ended
 	webhooks map[string]bool          // by webhook id
 	expected map[string]chan struct{} // of charges in flight, closed by their webhooks
-	intents  map[string]intent        // by id
-	keys     map[string]string        // idempotency key → id
+	intents  map[string]*intent       // by id, and by the key of its creation
 }
 
 type intent struct {
-	reference, amount, currency string
-	confirmed                   bool
+	id, reference, amount, currency string
+	confirmed                       bool
 }
 
 func openExternal() (*external, error) {
 	e := &external{
 		captured: map[string]bool{}, webhooks: map[string]bool{}, expected: map[string]chan struct{}{},
-		intents: map[string]intent{}, keys: map[string]string{},
+		intents: map[string]*intent{},
 	}
 	e.server = &fasthttp.Server{Handler: e.serve, NoDefaultServerHeader: true, Logger: log.New(io.Discard, "", 0)}
 	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // at once
@@ -65,16 +64,15 @@ func (e *external) serve(c *fasthttp.RequestCtx) {
 	case path == intents && c.IsPost():
 		e.create(c)
 	case strings.HasPrefix(path, intents+"/") && (confirms || c.IsGet()):
-		in, found := e.intents[id]
-		if found && confirms && !in.confirmed { // which captures it once
+		in := e.intents[id]
+		if in != nil && confirms && !in.confirmed { // which captures it once
 			in.confirmed = true
-			e.intents[id] = in
 			if e.captured[in.reference] {
 				e.twice++
 			}
 			e.captured[in.reference] = true
 		}
-		answer(c, id, in, found)
+		answer(c, in)
 	default:
 		c.Error("no such thing here", fasthttp.StatusNotFound)
 	}
@@ -83,35 +81,35 @@ func (e *external) serve(c *fasthttp.RequestCtx) {
 func (e *external) create(c *fasthttp.RequestCtx) {
 	form := c.PostArgs()
 	key := string(c.Request.Header.Peek("Idempotency-Key"))
-	id, known := e.keys[key]
-	if !known {
-		id = "pi_" + strconv.Itoa(len(e.intents)+1)
-		e.keys[key] = id
-		e.intents[id] = intent{
+	in := e.intents[key]
+	if in == nil {
+		in = &intent{
+			id:        "pi_" + strconv.Itoa(len(e.intents)/2+1),
 			reference: string(form.Peek("metadata[charge_reference]")),
 			amount:    string(form.Peek("amount")),
 			currency:  string(form.Peek("currency")),
 		}
+		e.intents[key], e.intents[in.id] = in, in
 	}
-	answer(c, id, e.intents[id], true)
+	answer(c, in)
 }
 
-func answer(c *fasthttp.RequestCtx, id string, in intent, found bool) {
+func answer(c *fasthttp.RequestCtx, in *intent) {
 	c.SetContentType("application/json")
-	if !found {
+	if in == nil {
 		c.SetStatusCode(fasthttp.StatusNotFound)
 		c.SetBodyString(`{"error":{"type":"invalid_request_error","code":"resource_missing"}}`)
 		return
 	}
 	status, received, charge := "requires_confirmation", "0", "null"
 	if in.confirmed {
-		status, received, charge = "succeeded", in.amount, `"ch_of_`+id+`"`
+		status, received, charge = "succeeded", in.amount, `"ch_of_`+in.id+`"`
 	}
 	_, _ = fmt.Fprintf(c, `{"id":%q,"object":"payment_intent","amount":%s,"amount_capturable":0,"amount_received":%s,`+
 		`"capture_method":"automatic","confirmation_method":"automatic","created":1760000000,"currency":%q,`+
 		`"last_payment_error":null,"latest_charge":%s,"livemode":false,"metadata":{"charge_reference":%q},`+
 		`"payment_method":"pm_card_visa","payment_method_types":["card"],"status":%q}`,
-		id, in.amount, received, in.currency, charge, in.reference, status)
+		in.id, in.amount, received, in.currency, charge, in.reference, status)
 }
 
 // shop takes a webhook, and knows a repeated one by its id. It does not check the

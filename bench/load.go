@@ -18,9 +18,7 @@ import (
 // the same number in flight.
 type load struct {
 	mu        sync.Mutex
-	ended     int
-	timing    bool
-	latencies []time.Duration
+	latencies []time.Duration // of all that has ended
 }
 
 // window is what was seen while it was measured.
@@ -48,17 +46,15 @@ func (l *load) one(send func(id string) error) error {
 	took := time.Since(began)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ended++; l.timing {
-		l.latencies = append(l.latencies, took)
-	}
+	l.latencies = append(l.latencies, took)
 	return nil
 }
 
-// keep says whether latencies are kept from now on.
-func (l *load) keep(timing bool) {
+// ended is how many charges have ended.
+func (l *load) ended() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.timing = timing
+	return len(l.latencies)
 }
 
 // drive keeps charges in flight for a while and measures the part of it after the warm-up; there are none while
@@ -77,10 +73,9 @@ func (d *deployment) drive(ctx context.Context, send func(id string) error) (w w
 	}
 	err = harness.Wait(sending, d.warm)
 	before, unread := d.used(ctx, true)
-	began := time.Now()
-	d.keep(true)
+	began, first := time.Now(), d.ended()
 	err = errors.Join(err, unread, harness.Wait(sending, d.measured))
-	d.keep(false)
+	last := d.ended()
 	w.seconds = time.Since(began).Seconds()
 	after, unread := d.used(ctx, false)
 	w.used = after.minus(before)
@@ -88,9 +83,9 @@ func (d *deployment) drive(ctx context.Context, send func(id string) error) (w w
 	if err := errors.Join(all.Wait(), err, unread); err != nil {
 		return w, err
 	}
-	if w.done = len(d.latencies); w.done > 0 {
-		slices.Sort(d.latencies)
-		w.p50, w.p99 = d.latencies[w.done/2], d.latencies[w.done*99/100]
+	if w.done = last - first; w.done > 0 {
+		took := slices.Sorted(slices.Values(d.latencies[first:last]))
+		w.p50, w.p99 = took[w.done/2], took[w.done*99/100]
 	}
 	return w, nil
 }

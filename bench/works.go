@@ -81,9 +81,9 @@ select (select count(*) from ledger_events where version = 1),
 
 // checkAccepted compares what the tables hold with what was accepted.
 func checkAccepted(ctx context.Context, d *deployment) error {
-	want := map[string]int{"accept": d.ended, "replay": d.replayed}[d.work]
+	want := map[string]int{"accept": d.ended(), "replay": d.replayed}[d.work]
 	var charges, keys int
-	err := read(ctx, d.Service, selectHoldings, nil, &charges, &keys)
+	err := d.db.QueryRow(ctx, selectHoldings).Scan(&charges, &keys)
 	if err == nil && (charges != want || keys != want) {
 		err = fmt.Errorf("%d accepted; there are %d charges and %d keys", want, charges, keys)
 	}
@@ -122,12 +122,12 @@ select array[(select count(*) from idempotency_keys),
 // countCharges compares what the tables, the provider and the merchant have with what was sent.
 func countCharges(ctx context.Context, d *deployment) error {
 	var stored []int
-	if err := read(ctx, d.Service, selectCharges, []any{eventsOfCharge, postingsOfCharge}, &stored); err != nil {
+	if err := d.db.QueryRow(ctx, selectCharges, eventsOfCharge, postingsOfCharge).Scan(&stored); err != nil {
 		return err
 	}
 	d.external.mu.Lock()
 	defer d.external.mu.Unlock()
-	captured, twice, webhooks, sent := len(d.external.captured), d.external.twice, len(d.external.webhooks), d.ended
+	captured, twice, webhooks, sent := len(d.external.captured), d.external.twice, len(d.external.webhooks), d.ended()
 	if !slices.Equal(stored, slices.Repeat([]int{sent}, len(stored))) || captured != sent || webhooks != sent || twice > 0 {
 		return fmt.Errorf("%d charges sent: keys, succeeded, notified, events, postings, reserved, sold %v; "+
 			"the provider captured %d; the merchant received %d webhooks; %d captures and webhooks came once more", sent, stored, captured, webhooks, twice)

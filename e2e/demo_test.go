@@ -53,7 +53,7 @@ func TestDemo(t *testing.T) {
 		}
 		visit(t, lab, "action="+action[1])
 		did := regexp.MustCompile(`(?s)<ul class="did">.*?</li>`).FindString(visit(t, lab, ""))
-		if did == before || strings.Contains(did, "failed") || action[1] == "send-10" && !strings.Contains(did, "1 different answer") {
+		if did == before || strings.Contains(did, "failed") {
 			t.Errorf("%s: %s", action[1], did)
 		}
 		before = did
@@ -63,7 +63,7 @@ func TestDemo(t *testing.T) {
 		"STRIPE_SECRET_KEY": "sk_test_demo", "STRIPE_API_BASE": s.says(t, `^  sandbox +(\S+)$`),
 	}
 	audit, err := harness.ReadAudit(harness.Run(t.Context(), env, binaries(t).Payonce, "audit", "--json"))
-	if err != nil || !audit.OK || len(commands) < 2 || len(actions) != 10 || outages != 4 {
+	if err != nil || !audit.OK || len(commands) < 2 || len(actions) != 9 || outages != 4 {
 		t.Errorf("%d commands, %d actions, %d outages; the audit finds %s, %v", len(commands), len(actions), outages, audit.Violated(), err)
 	}
 	must(t, command.Process.Signal(syscall.SIGINT))
@@ -148,9 +148,7 @@ func TestGuards(t *testing.T) {
 	}
 	var report struct {
 		Guards []struct {
-			Guard     string
-			Violated  []json.RawMessage
-			Timelines []struct{ Entries []json.RawMessage }
+			Violated []json.RawMessage
 		}
 	}
 	if err := json.Unmarshal(stdout, &report); err != nil {
@@ -160,9 +158,6 @@ func TestGuards(t *testing.T) {
 	for _, g := range report.Guards {
 		if len(g.Violated) > 0 {
 			needed++
-		}
-		if len(g.Timelines) == 0 || len(g.Timelines[0].Entries) == 0 {
-			t.Errorf("without %s there is no timeline", g.Guard)
 		}
 	}
 	if needed != all {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -87,14 +86,6 @@ func (d demoCmd) showGuards(ctx context.Context, c *console, lab *demo.Demo) err
 				fmt.Fprintf(p, "  violated   %s, for example %s\n", check.Name, oneLine(check.Examples[0]))
 			}
 			fmt.Fprintf(p, "  the charge %s\n", f.Charge)
-			for _, text := range f.Timelines {
-				var timeline audit.Timeline
-				if c.err = json.Unmarshal(text, &timeline); c.err != nil {
-					return
-				}
-				fmt.Fprintln(p)
-				printTimeline(p, timeline)
-			}
 		}
 	})
 	return err

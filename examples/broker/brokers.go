@@ -21,18 +21,8 @@ func startKafka() (brokers []string, stop func(), err error) {
 	return cluster.ListenAddrs(), cluster.Close, nil
 }
 
-// publisherKafka writes messages with these ids.
-func publisherKafka(brokers []string) func(ids []string) error {
-	return func(ids []string) error {
-		publisher, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: brokers, Marshaler: kafka.DefaultMarshaler{}}, watermill.NopLogger{})
-		if err != nil {
-			return err
-		}
-		for _, id := range ids {
-			err = errors.Join(err, publisher.Publish(topic, message.NewMessage(id, []byte(`{}`))))
-		}
-		return errors.Join(err, publisher.Close())
-	}
+func publisherKafka(brokers []string) (message.Publisher, error) {
+	return kafka.NewPublisher(kafka.PublisherConfig{Brokers: brokers, Marshaler: kafka.DefaultMarshaler{}}, watermill.NopLogger{})
 }
 
 // subscribeKafka is a member of a consumer group, which reads from the beginning where it has no
@@ -47,7 +37,6 @@ func subscribeKafka(brokers []string, group string) (message.Subscriber, error) 
 	}, watermill.NopLogger{})
 }
 
-// startNATS starts a server with a stream of orders.
 func startNATS(folder string) (url string, stop func(), err error) {
 	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, JetStream: true, StoreDir: folder})
 	if err != nil {
@@ -62,27 +51,9 @@ func startNATS(folder string) (url string, stop func(), err error) {
 	return s.ClientURL(), stop, nil
 }
 
-func publisherNATS(url string) func(ids []string) error {
-	return func(ids []string) error {
-		conn, err := nats.Connect(url)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		stream, err := conn.JetStream()
-		if err == nil {
-			_, err = stream.AddStream(&nats.StreamConfig{Name: topic, Subjects: []string{topic}})
-		}
-		for _, id := range ids {
-			m := nats.NewMsg(topic)
-			m.Data = []byte(`{}`) // as in Kafka: the same id with another payload would be a dead letter
-			m.Header.Set(wants.WatermillUUIDHdr, id)
-			if err == nil {
-				_, err = stream.PublishMsg(m)
-			}
-		}
-		return err
-	}
+// publisherNATS makes the stream of the topic.
+func publisherNATS(url string) (message.Publisher, error) {
+	return wants.NewPublisher(wants.PublisherConfig{URL: url, JetStream: wants.JetStreamConfig{AutoProvision: true}}, watermill.NopLogger{})
 }
 
 // subscribeNATS is a member of a durable consumer, which begins with the first message of the

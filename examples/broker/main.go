@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/payonce/payonce/groupcommit"
@@ -94,12 +95,19 @@ func run(ctx context.Context, pool *pgxpool.Pool) (err error) {
 		return err
 	}
 	defer stopKafka()
-	for _, publish := range []func(ids []string) error{publisherNATS(natsURL), publisherKafka(kafka)} {
-		var ids []string
+	toNATS, err := publisherNATS(natsURL)
+	if err != nil {
+		return err
+	}
+	toKafka, err := publisherKafka(kafka)
+	if err != nil {
+		return err
+	}
+	for _, broker := range []message.Publisher{toNATS, toKafka} {
 		for n := range times * orders {
-			ids = append(ids, fmt.Sprintf("order-%d", n%orders))
+			err = errors.Join(err, broker.Publish(topic, message.NewMessage(fmt.Sprintf("order-%d", n%orders), []byte(`{}`))))
 		}
-		if err := publish(ids); err != nil {
+		if err = errors.Join(err, broker.Close()); err != nil {
 			return err
 		}
 	}
@@ -111,11 +119,8 @@ func run(ctx context.Context, pool *pgxpool.Pool) (err error) {
 		{"successor shop", "shipped", 8}, // it ships what the victim has acknowledged and not shipped, too
 		{"reader lost", "received everything", 1},
 	} {
-		consumer, err := scaffold.Start(ctx, strings.Join(append([]string{c.role, natsURL}, kafka...), " "))
-		if err != nil {
-			return err
-		}
-		if err := consumer.KillAfter(c.lines, c.line); err != nil {
+		role := strings.Join(append([]string{c.role, natsURL}, kafka...), " ")
+		if err := scaffold.KillAfter(ctx, role, c.lines, c.line); err != nil {
 			return err
 		}
 	}

@@ -104,7 +104,7 @@ func run(ctx context.Context, pool *pgxpool.Pool) error {
 	defer onEcho.Close()
 	servers := []*httptest.Server{netHTTP, onEcho}
 	send := func(server int, key, order string) scaffold.Answer {
-		return scaffold.Post(ctx, strings.Replace(servers[server].URL, "//", "//customer:secret@", 1), key, order)
+		return scaffold.PostOrder(ctx, strings.Replace(servers[server].URL, "//", "//customer:secret@", 1), key, order)
 	}
 	const orders, clients = 12, 8
 	created, bodies := 0, map[string]bool{}

@@ -1,6 +1,6 @@
 // Command once makes a function take effect once: an order takes a lamp from stock and
-// gets a number. A process is killed with an order half done. Then three processes work on
-// all orders at the same time.
+// gets a number. A process is killed with an order half done. Then three callers send all
+// orders at the same time.
 //
 // It prints:
 //
@@ -10,12 +10,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/payonce/payonce/idempotency"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/examples/scaffold"
 )
@@ -47,32 +47,33 @@ func order(ctx context.Context, pool *pgxpool.Pool, customer string, halfDone fu
 	return r, err
 }
 
-func main() { scaffold.Main("example_once", tables+idempotency.Schema(), check, work) }
+func main() { scaffold.Main("example_once", tables+idempotency.Schema(), check, die) }
 
-// work orders for each customer and prints the receipts. The victim stops in the middle of
-// its sixth order.
-func work(ctx context.Context, pool *pgxpool.Pool) error {
-	for n := 1; n <= orders; n++ {
-		r, err := order(ctx, pool, fmt.Sprintf("customer-%d", n), func() {
-			if n == 6 && scaffold.Role() == "victim" {
-				fmt.Println("half done")
-				<-ctx.Done()
-			}
-		})
+// all sends the orders of all customers, and returns their numbers.
+func all(ctx context.Context, pool *pgxpool.Pool, halfDone func(n int)) (numbers [orders]int64, err error) {
+	for n := range orders {
+		r, err := order(ctx, pool, fmt.Sprintf("customer-%d", n+1), func() { halfDone(n + 1) })
 		if err != nil {
-			return err
+			return numbers, err
 		}
-		fmt.Println(n, r.Number)
+		numbers[n] = r.Number
 	}
-	return nil
+	return numbers, nil
+}
+
+// die is the process that is killed in the middle of its sixth order.
+func die(ctx context.Context, pool *pgxpool.Pool) error {
+	_, err := all(ctx, pool, func(n int) {
+		if n == 6 {
+			fmt.Println("half done")
+			<-ctx.Done()
+		}
+	})
+	return err
 }
 
 func check(ctx context.Context, pool *pgxpool.Pool) error {
-	victim, err := scaffold.Start(ctx, "victim")
-	if err != nil {
-		return err
-	}
-	if err := victim.KillAfter(1, "half done"); err != nil {
+	if err := scaffold.KillAfter(ctx, "victim", 1, "half done"); err != nil {
 		return err
 	}
 	made, _, err := count(ctx, pool)
@@ -81,27 +82,23 @@ func check(ctx context.Context, pool *pgxpool.Pool) error {
 	}
 	fmt.Printf("a process was killed while it worked on order 6: %d orders\n", made)
 
-	var rivals [3]*scaffold.Process
-	for i := range rivals {
-		if rivals[i], err = scaffold.Start(ctx, "rival"); err != nil {
+	var callers errgroup.Group
+	var first, second, third [orders]int64
+	for _, numbers := range []*[orders]int64{&first, &second, &third} {
+		callers.Go(func() (err error) {
+			*numbers, err = all(ctx, pool, func(int) {})
 			return err
-		}
+		})
 	}
-	receipts := map[string]bool{}
-	for _, rival := range rivals {
-		out, ended := rival.Rest()
-		err = errors.Join(err, ended)
-		receipts[out] = true
-	}
-	if err != nil {
+	if err := callers.Wait(); err != nil {
 		return err
 	}
 	made, taken, err := count(ctx, pool)
 	if err != nil {
 		return err
 	}
-	if made != orders || taken != orders || len(receipts) != 1 {
-		return fmt.Errorf("%d orders, %d lamps taken, receipts %v", made, taken, receipts)
+	if made != orders || taken != orders || first != second || first != third {
+		return fmt.Errorf("%d orders, %d lamps taken, numbers %v, %v, %v", made, taken, first, second, third)
 	}
 	fmt.Printf("%d orders sent 4 times: %d orders, %d lamps taken from stock, the same number for each caller\n", orders, made, taken)
 	return nil

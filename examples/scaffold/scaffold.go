@@ -1,13 +1,13 @@
 // Package scaffold is what the examples have around what they show: a pool on an empty
-// schema, and processes that can be killed.
+// schema, processes that are killed, and requests.
 package scaffold
 
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -21,7 +21,7 @@ const limit = 2 * time.Minute // of an example
 
 // Main calls run with a pool on a schema of this name in the database of DATABASE_URL, or of a
 // server that it starts, and exits with 1 after an error. The schema is made, and emptied if it
-// was there; then it has the tables. In a process of Start Main makes nothing, and calls inRole
+// was there; then it has the tables. In a process of KillAfter Main makes nothing, and calls inRole
 // instead.
 func Main(schema, tables string, run func(context.Context, *pgxpool.Pool) error, inRole ...func(context.Context, *pgxpool.Pool) error) {
 	if Role() != "" {
@@ -40,7 +40,7 @@ func withPool(ctx context.Context, schema, tables string, run func(context.Conte
 			return err
 		}
 		defer func() { _ = server.Close() }()                                     //nolint:contextcheck // it stops the server whatever ctx says
-		if err := os.Setenv("DATABASE_URL", server.URL("postgres")); err != nil { // for the processes of Start too
+		if err := os.Setenv("DATABASE_URL", server.URL("postgres")); err != nil { // for the processes of KillAfter too
 			return err
 		}
 	}
@@ -64,36 +64,23 @@ func withPool(ctx context.Context, schema, tables string, run func(context.Conte
 	return run(ctx, pool)
 }
 
-// Role is what Start gave this process, and empty for the first process of an example.
+// Role is what KillAfter gave this process, and empty for the first process of an example.
 func Role() string { return strings.Join(os.Args[1:], " ") }
 
-// Process is a second process of an example.
-type Process struct {
-	cmd *exec.Cmd
-	out *bufio.Reader
-}
-
-// Start starts this program once more, in a role. Its schema is left as it is.
-func Start(ctx context.Context, role string) (*Process, error) {
+// KillAfter starts this program once more, in a role, and ends it by SIGKILL when it has printed a line
+// n times. Its schema is left as it is.
+func KillAfter(ctx context.Context, role string, n int, line string) error {
 	c := exec.CommandContext(ctx, os.Args[0], strings.Fields(role)...) //nolint:gosec // it is this program
 	c.Stderr = os.Stderr
 	out, err := c.StdoutPipe()
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = c.Start()
 	}
-	return &Process{c, bufio.NewReader(out)}, c.Start()
-}
-
-// Rest waits for the end of the process, and returns what it has printed.
-func (p *Process) Rest() (string, error) {
-	out, err := io.ReadAll(p.out)
-	return string(out), errors.Join(err, p.cmd.Wait())
-}
-
-// KillAfter ends the process by SIGKILL when it has printed a line n times.
-func (p *Process) KillAfter(n int, line string) error {
-	for n > 0 {
-		printed, err := p.out.ReadString('\n')
+	if err != nil {
+		return err
+	}
+	for lines := bufio.NewReader(out); n > 0; {
+		printed, err := lines.ReadString('\n')
 		if err != nil {
 			return err
 		}
@@ -101,7 +88,41 @@ func (p *Process) KillAfter(n int, line string) error {
 			n--
 		}
 	}
-	_ = p.cmd.Process.Kill()
-	_ = p.cmd.Wait() // it was killed
+	_ = c.Process.Kill()
+	_ = c.Wait() // it was killed
 	return nil
+}
+
+// Answer is the answer to a request, or the error in its place.
+type Answer struct {
+	Status            int
+	ContentType, Body string
+	Replayed          bool
+	Err               error
+}
+
+// Post sends a body once. A header without a value is left out.
+func Post(ctx context.Context, url, body string, header map[string]string) Answer {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		return Answer{Err: err}
+	}
+	for name, value := range header {
+		if value != "" {
+			r.Header.Set(name, value)
+		}
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return Answer{Err: err}
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	replayed := response.Header.Get("Idempotent-Replayed") == "true"
+	return Answer{response.StatusCode, response.Header.Get("Content-Type"), string(text), replayed, err}
+}
+
+// PostOrder sends an order to a shop once, under a key; empty means none.
+func PostOrder(ctx context.Context, shop, key, order string) Answer {
+	return Post(ctx, shop+"/orders", order, map[string]string{"Content-Type": "application/json", "Idempotency-Key": key})
 }

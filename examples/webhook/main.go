@@ -100,19 +100,12 @@ func run(ctx context.Context, pool *pgxpool.Pool) error {
 		if err != nil {
 			return err
 		}
-		r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, strings.NewReader(body))
-		if err != nil {
-			return err
-		}
-		r.Header.Set(webhooks.HeaderWebhookID, id)
-		r.Header.Set(webhooks.HeaderWebhookTimestamp, strconv.FormatInt(sent.Unix(), 10))
-		r.Header.Set(webhooks.HeaderWebhookSignature, signature)
-		response, err := http.DefaultClient.Do(r)
-		if err != nil {
-			return err
-		}
-		answers[response.StatusCode]++
-		return response.Body.Close()
+		a := scaffold.Post(ctx, server.URL, body, map[string]string{
+			webhooks.HeaderWebhookID: id, webhooks.HeaderWebhookSignature: signature,
+			webhooks.HeaderWebhookTimestamp: strconv.FormatInt(sent.Unix(), 10),
+		})
+		answers[a.Status]++
+		return a.Err
 	}
 	for n := range 36 { // each event three times, and its delivery has another time each time
 		err = errors.Join(err, send(payonce, n%12, fmt.Sprintf("charge-%d", n%12), time.Duration(n)*time.Second))

@@ -280,7 +280,7 @@ const (
 
 // plan is the body of PUT /faults. Each p is a probability, drawn per request.
 type plan struct {
-	Seed       int64   `json:"seed"`
+	Seed       uint64  `json:"seed"`
 	DropBefore float64 `json:"drop_before"`
 	DropAfter  float64 `json:"drop_after"`
 	Error500   float64 `json:"error_500"`
@@ -309,7 +309,7 @@ type fault struct {
 // follow starts the plan's sequence of draws from its seed. The lock is held.
 func (s *Sandbox) follow(p plan) {
 	s.plan = p
-	s.random = rand.New(rand.NewPCG(uint64(p.Seed), 0)) //nolint:gosec // faults must repeat
+	s.random = rand.New(rand.NewPCG(p.Seed, 0)) //nolint:gosec // faults must repeat
 }
 
 // draw returns the next of the plan's sequence. Each draw takes five numbers, so

@@ -77,7 +77,7 @@ func run(ctx context.Context, pool *pgxpool.Pool, start Shop) error {
 // order sends an order, and repeats it under its key while the shop answers with an error.
 func order(ctx context.Context, url string, n int) error {
 	for {
-		a := scaffold.Post(ctx, url, fmt.Sprintf(`"order-%d"`, n), fmt.Sprintf(`{"customer":"customer-%d","sku":"lamp"}`, n))
+		a := scaffold.PostOrder(ctx, url, fmt.Sprintf(`"order-%d"`, n), fmt.Sprintf(`{"customer":"customer-%d","sku":"lamp"}`, n))
 		switch {
 		case a.Err != nil || a.Status == http.StatusCreated:
 			return a.Err

@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -55,17 +56,21 @@ type Demo struct {
 	Show func(ctx context.Context, database string)
 	Now  func() time.Time
 
-	merchant
+	*harness.Client // of the merchant
+
 	evidence
+	ended    atomic.Int64 // charges
+	inFlight atomic.Int64 // requests that were accepted, and are not seen to have ended
 
 	// What the demo runs on: two apis, two workers and a sandbox of its own with a database, or
 	// services that run already.
-	world  harness.World                 // without programs, if they run already
-	db     *pgxpool.Pool                 // the service's database
-	server *local.Server                 // nil if it is another's
-	killed string                        // what a kill is here
-	lab    bool                          // for the guard lab: its server needs no disk
-	ends   []func(context.Context) error // which close calls, the last one first
+	world   harness.World // without programs, if they run already
+	sandbox harness.Sandbox
+	db      *pgxpool.Pool                 // the service's database
+	server  *local.Server                 // nil if it is another's
+	killed  string                        // what a kill is here
+	lab     bool                          // for the guard lab: its server needs no disk
+	ends    []func(context.Context) error // which close calls, the last one first
 
 	acting sync.Mutex      // one action at a time
 	kept   context.Context // of the actions, while everything stays up; nil before

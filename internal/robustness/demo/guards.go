@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -73,15 +74,10 @@ func Actions() []Action { return slices.Clone(lab.Actions) }
 // last one those that stand behind others: nothing is violated.
 func Guards() []Guard { return slices.Clone(lab.Guards) }
 
-// Violates names the checks that are violated without the guard.
-func (g Guard) Violates() string { return cmp.Or(strings.Join(g.Red, "; "), "nothing") }
-
 // Finding is what the audit found after a guard was removed.
 type Finding struct {
 	Guard
 	Violated []harness.Check `json:"violated"`
-	// Timelines are those of the first two charges that the fault has met.
-	Timelines []json.RawMessage `json:"timelines"`
 	// AsExpected says that the checks which are violated are those of the guard.
 	AsExpected bool `json:"as_expected"`
 }
@@ -94,14 +90,14 @@ func (f Finding) Verdict() string {
 	}
 	text := cmp.Or(strings.Join(red, "; "), "nothing")
 	if !f.AsExpected {
-		return fmt.Sprintf("violated: %s; expected: %s", text, f.Violates())
+		return fmt.Sprintf("violated: %s; expected: %s", text, cmp.Or(strings.Join(f.Red, "; "), "nothing"))
 	}
 	return "violated, as expected: " + text
 }
 
 // Break removes one guard from a payonce on a server of its own, and no program is changed. It
-// inflicts the guard's fault, and returns what the audit found and what happened to the charge. It
-// returns ErrBroken too if other checks are violated than the guard's. all removes each guard in turn.
+// inflicts the guard's fault, and returns what the audit found. It returns ErrBroken too if other checks are
+// violated than the guard's. all removes each guard in turn.
 func (d *Demo) Break(ctx context.Context, name string) (all []Finding, err error) {
 	guards := Guards()
 	if name != "all" {
@@ -154,13 +150,14 @@ func (d *Demo) without(ctx context.Context, g Guard) (f Finding, err error) {
 		return f, fmt.Errorf("remove it: %w", err)
 	}
 	var audit harness.Audit
-	var shown []string
 	// On a busy machine requests may not meet. Where nothing may be violated, no try may do it.
 	for try := 0; try < tries && (try == 0 || audit.OK); try++ {
-		if shown, err = other.inflict(ctx, g.Scene, strconv.Itoa(try)); err == nil {
-			err = other.quiet(ctx, false)
+		for _, scene := range g.scenes() {
+			if err := other.inflict(ctx, scene, strconv.Itoa(try)); err != nil {
+				return f, err
+			}
 		}
-		if err != nil {
+		if err := other.quiet(ctx, false); err != nil {
 			return f, err
 		}
 		other.say("auditing")
@@ -168,87 +165,70 @@ func (d *Demo) without(ctx context.Context, g Guard) (f Finding, err error) {
 			return f, err
 		}
 	}
-	f = Finding{Guard: g, Violated: audit.Red(), AsExpected: audit.Violated() == strings.Join(g.Red, "; ")}
-	for _, charge := range shown[:min(2, len(shown))] {
-		timeline, err := other.world.Run(ctx, "timeline", charge, "--json")
-		if err != nil {
-			return f, err
-		}
-		f.Timelines = append(f.Timelines, timeline)
-	}
-	return f, nil
+	return Finding{Guard: g, Violated: audit.Red(), AsExpected: audit.Violated() == strings.Join(g.Red, "; ")}, nil
 }
 
-// inflict inflicts the fault of a scene, or of each, which leaves payonce sound as long as all guards are
-// there. It returns the charges whose timelines show what happened.
-func (d *Demo) inflict(ctx context.Context, scene Scene, try string) (shown []string, err error) {
-	if scene.Order == "" {
-		for _, g := range lab.Guards {
-			if g.Scene.Order != "" && err == nil {
-				shown, err = d.inflict(ctx, g.Scene, try)
-			}
+// scenes inflict the guard's fault.
+func (g Guard) scenes() (all []Scene) {
+	for _, other := range lab.Guards {
+		if other.Scene.Order != "" && (g.Scene.Order == "" || g.Name == other.Name) {
+			all = append(all, other.Scene)
 		}
-		return shown, err
 	}
+	return all
+}
+
+// inflict inflicts the fault of a scene, which leaves payonce sound as long as all guards are there.
+func (d *Demo) inflict(ctx context.Context, scene Scene, try string) error {
 	if _, err := d.db.Exec(ctx, scene.Before); err != nil {
-		return nil, err
+		return err
 	}
+	if scene.Requests > 0 && scene.Refund == nil {
+		return d.race(ctx, scene, try, chargesPath)
+	}
+	answers := d.PostAll(ctx, 1, chargesPath, fill(scene.Order, try, 0), []byte(scene.charge(try, 0)))
+	if len(answers) == 0 || answers[0].Location == "" {
+		return fmt.Errorf("a charge was answered %+v: %w", answers, context.Cause(ctx))
+	}
+	own := answers[0].Location
 	if scene.Requests > 0 {
-		return d.race(ctx, scene, try)
+		return d.race(ctx, scene, try, own+"/refunds")
 	}
-	own, err := d.endedCharge(ctx, scene, try)
-	if err != nil {
-		return nil, err
+	if err := d.quiet(ctx, false); err != nil {
+		return err
 	}
-	_, err = d.db.Exec(ctx, strings.ReplaceAll(strings.Join(scene.Hand, "\n"), "$charge", chargeIn(own)))
+	_, err := d.db.Exec(ctx, strings.ReplaceAll(strings.Join(scene.Hand, "\n"), "$charge", path.Base(own)))
 	if refused, is := errors.AsType[*pgconn.PgError](err); is && strings.HasPrefix(refused.Code, "23") {
-		err = nil
+		return nil
 	}
-	return []string{chargeIn(own)}, err
+	return err
 }
 
-// race sends the requests of a scene while the apis and the workers are paused. The apis begin all of
+// race sends the requests of a scene to a path while the apis and the workers are paused. The apis begin all of
 // them at once, and the workers read at once what they have stored.
-func (d *Demo) race(ctx context.Context, scene Scene, try string) (shown []string, err error) {
+func (d *Demo) race(ctx context.Context, scene Scene, try, to string) error {
 	const pause = 200 * time.Millisecond // until all requests have arrived
 
 	if err := d.quiet(ctx, false); err != nil { // so that no worker stops within a transaction
-		return nil, err
-	}
-	path := chargesPath
-	if scene.Refund != nil {
-		own, err := d.endedCharge(ctx, scene, try)
-		if err != nil {
-			return nil, err
-		}
-		path = own + "/refunds"
+		return err
 	}
 	for _, p := range slices.Concat(d.world.APIs, d.world.Workers) {
 		defer func() { _ = p.Resume() }() // fails only if it has ended, and then no answer comes
 		if err := p.Pause(); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	answers := make([][]harness.Answer, scene.Requests)
 	var sending sync.WaitGroup
-	for n := range answers {
-		sending.Go(func() {
-			body := cmp.Or(string(scene.Refund), scene.charge(try, n))
-			answers[n] = d.PostAll(ctx, 1, path, fill(scene.Key, try, n), []byte(body))
-		})
+	for n := range scene.Requests {
+		body := cmp.Or(string(scene.Refund), scene.charge(try, n))
+		sending.Go(func() { d.PostAll(ctx, 1, to, fill(scene.Key, try, n), []byte(body)) })
 	}
-	err = harness.Wait(ctx, pause)
+	err := harness.Wait(ctx, pause)
 	for _, api := range d.world.APIs {
 		err = errors.Join(err, api.Resume())
 	}
 	sending.Wait()
-	for _, got := range slices.Concat(answers...) {
-		if got.Location != "" {
-			shown = append(shown, chargeIn(got.Location))
-		}
-	}
-	slices.Sort(shown)
-	return slices.Compact(shown), err
+	return err
 }
 
 // fill is a text for a request of an attempt.
@@ -260,15 +240,3 @@ func fill(text, try string, n int) string {
 func (s Scene) charge(try string, n int) string {
 	return chargeBody(fill(s.Order, try, n), 1000, "EUR", visa, cmp.Or(fill(string(s.Items), try, n), "[]"))
 }
-
-// endedCharge returns the location of a charge of a scene that has succeeded and has no work left.
-func (d *Demo) endedCharge(ctx context.Context, scene Scene, try string) (string, error) {
-	answers := d.PostAll(ctx, 1, chargesPath, fill(scene.Order, try, 0), []byte(scene.charge(try, 0)))
-	if len(answers) == 0 || answers[0].Location == "" {
-		return "", fmt.Errorf("a charge was answered %+v: %w", answers, context.Cause(ctx))
-	}
-	return answers[0].Location, d.quiet(ctx, false)
-}
-
-// chargeIn is the id of the charge in a location, of itself or of a refund.
-func chargeIn(location string) string { return strings.Split(location, "/")[3] }

@@ -14,7 +14,7 @@ import (
 // Action is something that the crash lab does: it breaks what runs, for real, and the audit still holds.
 type Action struct {
 	Name  string // for Do
-	Group string // client, program, provider or message
+	Group string // program, provider or message
 	Title string
 	What  string // what it does
 	Shows string // what to watch
@@ -53,8 +53,6 @@ func (d *Demo) act(ctx context.Context, name string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	switch name {
-	case "send-10":
-		return d.sendTen(ctx)
 	case "kill-worker":
 		return d.kill(ctx, "worker", d.world.Workers, &d.workers)
 	case "kill-api":
@@ -73,18 +71,6 @@ func (d *Demo) act(ctx context.Context, name string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("there is no action %q", name)
-}
-
-// sendTen sends one request ten times at once.
-func (d *Demo) sendTen(ctx context.Context) (string, error) {
-	const times = 10
-	c := newCharges(newSeed(), 1, newRunName())[0]
-	different := map[harness.Answer]bool{}
-	answers := d.PostAll(ctx, times, c.path, c.key, []byte(c.body))
-	for _, a := range answers {
-		different[a] = true
-	}
-	return fmt.Sprintf("%d requests with the key %s had %s", len(answers), c.key, plural(len(different), "different answer")), ctx.Err()
 }
 
 const cutSessions = `

@@ -1,14 +1,16 @@
 package demo
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"fmt"
 	mathrand "math/rand/v2"
 	"net/http"
+	"path"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -137,17 +139,6 @@ func chargeBody(order string, amount int64, currency, method, items string) stri
 // newRunName is short: with a number behind it, it has too few digits for a card number.
 func newRunName() string { return strings.ToLower(rand.Text()[:8]) }
 
-// merchant sends the requests of charges, and notes in them what came of each. A request without a
-// definitive answer is retried under the same key.
-type merchant struct {
-	*harness.Client
-
-	sandbox harness.Sandbox
-
-	ended    atomic.Int64 // charges
-	inFlight atomic.Int64 // requests that were accepted, and are not seen to have ended
-}
-
 // made is a charge or a refund as GET shows it.
 type made struct {
 	ID      string `json:"id"`
@@ -174,13 +165,14 @@ func (r *request) outcome() string {
 
 func (r *request) hasEnded() bool { return r.outcome() == succeeded || r.Status == failed }
 
-// run sends every charge, a pause after the one before, and returns when all have ended, or ctx has.
-func (m *merchant) run(ctx context.Context, charges []*charge, pause time.Duration) {
+// run sends every charge, a pause after the one before, notes what came of it, and returns when all have ended,
+// or ctx has. A request without a definitive answer is retried under the same key.
+func (d *Demo) run(ctx context.Context, charges []*charge, pause time.Duration) {
 	const most = 64 // at a time
 	var all errgroup.Group
 	all.SetLimit(most)
 	for _, c := range charges {
-		all.Go(func() error { m.process(ctx, c); return nil })
+		all.Go(func() error { d.process(ctx, c); return nil })
 		_ = harness.Wait(ctx, pause) // processing ends at once where ctx has
 	}
 	_ = all.Wait()
@@ -188,78 +180,68 @@ func (m *merchant) run(ctx context.Context, charges []*charge, pause time.Durati
 
 // send sends a request about a location: some at once and, when what was accepted has ended, the
 // others. Those in between are about what was accepted, and are sent before it ends.
-func (m *merchant) send(ctx context.Context, about string, r *request, between ...*request) {
-	r.answers = m.PostAll(ctx, r.together, about+r.path, r.key, []byte(r.body))
+func (d *Demo) send(ctx context.Context, about string, r *request, between ...*request) {
+	r.answers = d.PostAll(ctx, r.together, about+r.path, r.key, []byte(r.body))
 	if len(r.answers) > 0 && r.answers[0].Status == http.StatusAccepted {
-		m.inFlight.Add(1)
+		d.inFlight.Add(1)
 		for _, next := range between {
-			m.send(ctx, r.answers[0].Location, next)
+			d.send(ctx, r.answers[0].Location, next)
 		}
-		_ = m.Await(ctx, r.answers[0].Location, &r.made, r.hasEnded)
-		m.inFlight.Add(-1)
+		_ = d.Await(ctx, r.answers[0].Location, &r.made, r.hasEnded)
+		d.inFlight.Add(-1)
 	}
-	r.answers = append(r.answers, m.PostAll(ctx, 3-r.together, about+r.path, r.key, []byte(r.body))...)
+	r.answers = append(r.answers, d.PostAll(ctx, 3-r.together, about+r.path, r.key, []byte(r.body))...)
 }
 
 // process sends one charge and what follows it. It stops where ctx ends.
-func (m *merchant) process(ctx context.Context, c *charge) {
+func (d *Demo) process(ctx context.Context, c *charge) {
 	between, behind := []*request(nil), c.follow
 	if c.then == canceling {
 		between, behind = behind, nil
 	}
-	m.send(ctx, "", &c.request, between...)
+	d.send(ctx, "", &c.request, between...)
 	if !c.hasEnded() {
 		return
 	}
-	m.ended.Add(1)
+	d.ended.Add(1)
 	own := c.answers[0].Location
 	var all sync.WaitGroup
 	for i, next := range behind {
 		switch {
 		case c.then == rivals:
-			all.Go(func() { m.send(ctx, own, next) })
+			all.Go(func() { d.send(ctx, own, next) })
 		case c.then == outside && i == 0:
-			m.refundOutside(ctx, own, next)
+			d.refundOutside(ctx, own, next)
 		default:
-			m.send(ctx, own, next)
+			d.send(ctx, own, next)
 		}
 	}
 	all.Wait()
 	if c.then == won || c.then == lost {
-		_ = m.sandbox.Dispute(ctx, m.event(ctx, own, "payment.started"), c.then)
-		m.event(ctx, own, "charge.dispute_closed")
+		_ = d.sandbox.Dispute(ctx, d.intent(ctx, own), c.then)
+		var stream json.RawMessage
+		_ = d.Await(ctx, own+"/events", &stream, func() bool { return bytes.Contains(stream, []byte(`"charge.dispute_closed.v`)) })
 	}
 }
 
 // refundOutside refunds in the provider's dashboard, and waits until the service shows it.
-func (m *merchant) refundOutside(ctx context.Context, own string, r *request) {
+func (d *Demo) refundOutside(ctx context.Context, own string, r *request) {
 	var now struct {
 		Data []made `json:"data"`
 	}
-	err := m.sandbox.Refund(ctx, m.event(ctx, own, "payment.started"), r.amount)
-	if err == nil && m.Await(ctx, own+r.path, &now, func() bool { return len(now.Data) > 0 }) == nil {
+	err := d.sandbox.Refund(ctx, d.intent(ctx, own), r.amount)
+	if err == nil && d.Await(ctx, own+r.path, &now, func() bool { return len(now.Data) > 0 }) == nil {
 		r.made = now.Data[0]
 	}
 }
 
-// event waits for an event of a charge, by its type without the version, and returns the payment intent in it.
-func (m *merchant) event(ctx context.Context, own, kind string) (intent string) {
-	var stream struct {
-		Data []struct {
-			Type string `json:"type"`
-			Data struct {
-				PaymentIntent string `json:"payment_intent"`
-			} `json:"data"`
-		} `json:"data"`
-	}
-	_ = m.Await(ctx, own+"/events", &stream, func() bool {
-		for _, e := range stream.Data {
-			if strings.HasPrefix(e.Type, kind+".v") {
-				intent = e.Data.PaymentIntent
-				return true
-			}
+// intent is the payment intent by which a charge was captured.
+func (d *Demo) intent(ctx context.Context, own string) string {
+	books, _ := d.sandbox.Books(ctx)
+	for _, captured := range books.Captures {
+		if captured.Reference == path.Base(own) {
+			return captured.PaymentIntent
 		}
-		return false
-	})
-	return intent
+	}
+	return "" // which the provider refuses, and the audit shows what is missing
 }

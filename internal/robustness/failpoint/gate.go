@@ -1,18 +1,16 @@
 package failpoint
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"strconv"
-	"strings"
 )
 
 // Gate stands before an HTTP server.
@@ -45,11 +43,12 @@ func NewGate(upstream string, begin func() CallHook) (*Gate, error) {
 		return nil, fmt.Errorf("read the address of an HTTP server: %w", err)
 	}
 	g := &Gate{transport: &http.Transport{MaxIdleConnsPerHost: 100, DisableCompression: true}}
-	g.Server = httptest.NewUnstartedServer(&httputil.ReverseProxy{
+	forward := &httputil.ReverseProxy{
 		Rewrite:      func(r *httputil.ProxyRequest) { r.SetURL(origin) },
-		Transport:    g,
+		Transport:    g.transport,
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
-	})
+	}
+	g.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { pass(w, r, forward) }))
 	g.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
 		return context.WithValue(ctx, hookKey{}, begin())
 	}
@@ -64,45 +63,40 @@ func (g *Gate) Close() {
 	g.transport.CloseIdleConnections()
 }
 
-// RoundTrip forwards one request, unless the hook refuses it. A request that was sent
+// pass forwards one request, unless the hook refuses it. A request that was sent
 // arrives, whether or not its sender still lives.
-func (g *Gate) RoundTrip(r *http.Request) (*http.Response, error) {
+func pass(w http.ResponseWriter, r *http.Request, forward http.Handler) {
 	r = r.WithContext(context.WithoutCancel(r.Context()))
 	call := &Call{Request: r, Side: Before}
 	hook, _ := r.Context().Value(hookKey{}).(CallHook)
 	if fault := hook(call); fault != None {
-		return refused(fault)
+		refuse(w, fault)
+		return
 	}
-	response, err := g.transport.RoundTrip(r)
-	if err != nil {
-		return nil, fmt.Errorf("forward a request: %w", err)
-	}
+	answer := httptest.NewRecorder()
+	forward.ServeHTTP(answer, r)
 	call.Side = After
-	answer, err := io.ReadAll(response.Body)
-	_ = response.Body.Close()
-	if err != nil {
-		return nil, fmt.Errorf("read an answer: %w", err)
-	}
 	if fault := hook(call); fault != None {
-		return refused(fault)
+		refuse(w, fault)
+		return
 	}
-	response.Body = io.NopCloser(bytes.NewReader(answer))
-	return response, nil
+	maps.Copy(w.Header(), answer.Header())
+	w.WriteHeader(answer.Code)
+	_, _ = w.Write(answer.Body.Bytes()) // the client may have gone
 }
 
-// refused is the answer to a fault: a 500 as the provider writes it, any other status
-// as a proxy before it does.
-func refused(fault Fault) (*http.Response, error) {
+// refuse answers with a fault: a 500 as the provider writes it, any other status as a proxy before it
+// does. Without a status the connection is cut.
+func refuse(w http.ResponseWriter, fault Fault) {
 	status, err := strconv.Atoi(string(fault))
 	if err != nil {
-		return nil, errors.New("cut")
+		panic(http.ErrAbortHandler)
 	}
 	media, text := "text/html", "<html><body>try again later</body></html>\n"
 	if fault == Broken {
 		media, text = "application/json", `{"error":{"type":"api_error","message":"planted between program and provider"}}`+"\n"
 	}
-	return &http.Response{
-		StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{"Content-Type": {media}},
-		Body: io.NopCloser(strings.NewReader(text)),
-	}, nil
+	w.Header().Set("Content-Type", media)
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, text)
 }

@@ -29,14 +29,8 @@ func ReadAudit(text []byte, ended error) (a Audit, err error) {
 	if err := json.Unmarshal(text, &a); err != nil {
 		return Audit{}, errors.Join(ended, fmt.Errorf("read the output of payonce audit: %w", err))
 	}
-	switch {
-	case len(a.Checks) == 0:
-		err = errors.New("payonce audit checked nothing")
-	case a.OK != (a.Violated() == ""), a.OK != (ended == nil):
-		err = fmt.Errorf("payonce audit says ok=%v, and violated are %q", a.OK, a.Violated())
-	}
-	if err != nil {
-		return Audit{}, errors.Join(ended, err)
+	if len(a.Checks) == 0 || a.OK != (a.Violated() == "") || a.OK != (ended == nil) {
+		return Audit{}, errors.Join(ended, fmt.Errorf("payonce audit says ok=%v after %d checks, and violated are %q", a.OK, len(a.Checks), a.Violated()))
 	}
 	return a, nil
 }

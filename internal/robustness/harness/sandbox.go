@@ -13,8 +13,7 @@ import (
 // sandbox's GET /books.
 type Books struct {
 	Intents              []Intent       `json:"intents"`
-	Captures             []Money        `json:"captures"`
-	Refunds              []Money        `json:"refunds"`
+	Captures             []Capture      `json:"captures"`
 	Notifications        []Notification `json:"notifications"`
 	Requests             int            `json:"requests"`
 	DuplicatesSuppressed int            `json:"duplicates_suppressed"`
@@ -25,16 +24,14 @@ type Intent struct {
 	Reference       string `json:"reference"`
 	ChargeReference string `json:"charge_reference"`
 	ID              string `json:"id"`
-	Status          string `json:"status"`
 	Captures        int    `json:"captures"`
 }
 
-// Money is a captured payment, or a refund that was paid.
-type Money struct {
+// Capture is a captured payment.
+type Capture struct {
 	Reference       string `json:"reference"`
-	ChargeReference string `json:"charge_reference"` // of a captured payment
+	ChargeReference string `json:"charge_reference"`
 	PaymentIntent   string `json:"payment_intent"`
-	Amount          int64  `json:"amount"`
 }
 
 // Notification is a webhook as the merchant received it.
