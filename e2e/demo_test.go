@@ -92,10 +92,7 @@ func visit(t *testing.T, page, form string) (body string) {
 // TestDemo_endsByItself runs the demo as the README's first command does.
 func TestDemo_endsByItself(t *testing.T) {
 	t.Parallel()
-	startsPrograms(t)
-	if !*every {
-		t.Skip("not run: TestDemo runs the demo until it is interrupted (-every)")
-	}
+	startsWithEvery(t, "TestDemo runs the demo until it is interrupted")
 	s := newStage(t)
 	if stdout, err := s.demo(t, "--charges", "30").Output(); err != nil || !bytes.Contains(stdout, []byte("every promise held")) {
 		t.Errorf("the demo ended with %v, printed %s and said\n%s", err, stdout, s.said(t))
@@ -133,16 +130,12 @@ func TestDemo_endedHalfWay_leavesNothing(t *testing.T) {
 }
 
 // TestGuards removes each guard of the lab from a payonce of its own: exactly the checks that its entry names are
-// violated, and with all guards none is. Without -every it removes one guard alone, whose fault needs no race.
+// violated, and with all guards none is.
 func TestGuards(t *testing.T) {
 	t.Parallel()
-	startsPrograms(t)
-	guard, all := "stock_adds_up", 1
-	if *every {
-		guard, all = "all", 9
-	}
+	startsWithEvery(t, "it removes each guard of the lab from a payonce of its own")
 	s := newStage(t)
-	stdout, err := s.demo(t, "--break", guard, "--json").Output()
+	stdout, err := s.demo(t, "--break", "all", "--json").Output()
 	if err != nil { // also where other checks are violated
 		t.Errorf("the lab ended with %v and said\n%s", err, s.said(t))
 	}
@@ -165,7 +158,7 @@ func TestGuards(t *testing.T) {
 			t.Errorf("without %s there is no timeline", g.Guard)
 		}
 	}
-	if needed != all {
+	if needed != 9 {
 		t.Errorf("%d of %d guards are needed", needed, len(report.Guards))
 	}
 	s.mustBeEmpty(t)

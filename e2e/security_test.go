@@ -17,8 +17,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/payonce/payonce/internal/testrun"
 )
 
 // planted are texts that no output may have: each stands for a secret, a card number or
@@ -115,8 +113,6 @@ const (
 	mostMemory  = 256 << 10 // KiB
 	memoryLimit = "230MiB"
 )
-
-const someAttacks = 2 // without -every
 
 // attack is what each of many clients does on a connection that it opens again when it is
 // closed. They never read.
@@ -224,7 +220,7 @@ func (d *deployment) behave(ctx context.Context, t *testing.T) (served int) {
 // TestHostileClients: whatever clients do on their connections, an api in a container of 256
 // MiB stays within it, and serves those that behave.
 func TestHostileClients(t *testing.T) { //nolint:paralleltest // it measures memory, and fills the machine's sockets
-	startsPrograms(t)
+	startsWithEvery(t, "it fills the machine's sockets while no other test of the package runs")
 	d := deploy(t, setup{apis: 1, workers: 1, apiEnv: map[string]string{"GOMEMLIMIT": memoryLimit}})
 	metadata := map[string]string{}
 	for i := range 20 {
@@ -236,13 +232,7 @@ func TestHostileClients(t *testing.T) { //nolint:paralleltest // it measures mem
 		d.insist(t, request{Key: "key-" + unique(), Body: largest.body(t)})
 	}
 	d.drain(t)
-	all := attacks(t, d.Secrets.API)
-	if !*every {
-		testrun.Rand(t).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-		t.Logf("not run: %d of %d attacks (-every)", len(all)-someAttacks, len(all))
-		all = all[:someAttacks]
-	}
-	for _, a := range all {
+	for _, a := range attacks(t, d.Secrets.API) {
 		ctx, stop := context.WithTimeout(t.Context(), *hostile)
 		ended := make(chan bool)
 		go func() { a.run(ctx, strings.TrimPrefix(d.APIs[0].URL(), "http://")); close(ended) }()

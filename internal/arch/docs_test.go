@@ -125,7 +125,7 @@ func anchors(text string) (names []string) {
 // row of that.
 func TestReadme_saysWhatThePackagesImport(t *testing.T) {
 	t.Parallel()
-	said, found, pkgs := make(map[string][]string), make(map[string][]string), list(t, "./...")
+	said, found, pkgs := make(map[string][]string), make(map[string][]string), list(t)
 	row := regexp.MustCompile("(?m)^\\| \\[`(\\w+)`\\]\\(.*\\|(.*)\\|$")
 	for _, row := range row.FindAllStringSubmatch(read(t, "README.md"), -1) {
 		said[row[1]] = regexp.MustCompile("[^`, ]+").FindAllString(row[2], -1)

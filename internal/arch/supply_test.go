@@ -162,9 +162,11 @@ func TestImage_context(t *testing.T) {
 		"dist/payonce.tar.gz": false, "payonce": false, ".env": false, ".git/config": false, "cmd/worker/.env": false,
 		"internal/stripe/.cache/key": false, "docs/reference/.settings.md.swp": false,
 	}
-	for _, p := range list(t, "-deps", "./cmd/api", "./cmd/worker", "./cmd/sandbox", "./cmd/payonce") {
+	isProgram := func(p pkg) bool { return under(local(p.ImportPath), "cmd") }
+	for _, p := range list(t) {
+		linksIt := func(program pkg) bool { return isProgram(program) && slices.Contains(program.Deps, p.ImportPath) }
 		for _, file := range slices.Concat(p.GoFiles, p.EmbedFiles) {
-			if under(p.ImportPath, module) {
+			if isProgram(p) || slices.ContainsFunc(list(t), linksIt) {
 				wanted[local(p.ImportPath)+"/"+file] = true
 			}
 		}
