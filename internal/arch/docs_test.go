@@ -171,22 +171,6 @@ func TestDocs_goBlocksAreOfTheExamples(t *testing.T) {
 	}
 }
 
-// TestPatterns: docs/explanation/patterns.md has each of the 60 items of the documents, and each of
-// their 15 defects, with a test; TestDocs_nameWhatExists finds it.
-func TestPatterns(t *testing.T) {
-	t.Parallel()
-	isQuoted := func(quoted []string) bool { return isTest.MatchString(quoted[1]) }
-	items := regexp.MustCompile(`(?m)^(?:\d+\.|- \*\*D\d+\*\*).*$`).FindAllString(read(t, "docs/explanation/patterns.md"), -1)
-	for _, line := range items {
-		if !slices.ContainsFunc(inQuotes.FindAllStringSubmatch(line, -1), isQuoted) {
-			t.Errorf("no test is in %s", line)
-		}
-	}
-	if len(items) != 60+15 {
-		t.Errorf("there are %d items", len(items))
-	}
-}
-
 var (
 	stop     = regexp.MustCompile(`(?m)^\| \**\[([\w/.]+)\]\(.*\)\** \| ([\d,]+) \| .+\? \|$`)
 	breakage = regexp.MustCompile("(?s)\nBreak it, in `([^`]+)`: [^\n]+\n\n```diff\n(.*?)```\n\n    go test ")
