@@ -3,7 +3,6 @@ package migrations_test
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
