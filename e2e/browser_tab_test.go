@@ -8,14 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
-	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
@@ -162,23 +160,4 @@ func (b *tab) tabTo(wanted string) {
 		}
 	}
 	b.Fatalf("the Tab key does not reach %s", wanted)
-}
-
-// keep stores a picture of the page from an element on, at most as high as wanted, in the folder
-// that BROWSER_SCREENSHOTS names.
-func (b *tab) keep(name, from string, most float64) {
-	b.Helper()
-	folder := os.Getenv("BROWSER_SCREENSHOTS")
-	if folder == "" {
-		return
-	}
-	size := eval[[]float64](b, `((page, top) => [innerWidth, page.scrollHeight - top, top])(document.documentElement, scrollY + document.querySelector("`+from+`").getBoundingClientRect().top)`)
-	quality, beyond := int64(70), true
-	picture, err := chromedp.Call(b.ctx, page.CaptureScreenshot, page.CaptureScreenshotParams{
-		Format: page.CaptureScreenshotFormatWebp, Quality: &quality, CaptureBeyondViewport: &beyond,
-		Clip: &page.Viewport{Y: size[2], Width: size[0], Height: min(size[1], most), Scale: 1},
-	})
-	must(b.T, err)
-	must(b.T, os.MkdirAll(folder, 0o755))
-	must(b.T, os.WriteFile(filepath.Join(folder, strings.ReplaceAll(name, "/", "-")+".webp"), picture.Data, 0o600))
 }

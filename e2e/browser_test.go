@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/internal/robustness/harness"
-	"github.com/payonce/payonce/internal/testrun"
 )
 
 var drive = flag.Bool("browser", false, "drive the console in Chromium; BROWSER names its program")
@@ -28,8 +27,6 @@ func TestConsole(t *testing.T) {
 	t.Run("pages", w.pages)
 	t.Run("keyboard", w.keyboard)
 	t.Run("a charge, live", w.live)
-	t.Run("crash lab", w.lab)
-	t.Run("a killed worker", w.kill)
 }
 
 // visitor is a user of a demo that stays up.
@@ -37,7 +34,6 @@ type visitor struct {
 	browser  context.Context
 	url      string // of the console
 	merchant *harness.Client
-	data     string // URL of the database
 	db       *pgx.Conn
 	faults   harness.Sandbox
 }
@@ -49,10 +45,10 @@ func newVisitor(t *testing.T) *visitor {
 	must(t, demo.Start())
 	t.Cleanup(func() { must(t, demo.Process.Signal(syscall.SIGINT)); s.mustBeEmpty(t) })
 	s.says(t, `(everything stays up)`)
-	w.url, w.data, w.faults = s.says(t, `^console: (\S+)$`), s.says(t, `^  database +(\S+)$`), harness.Sandbox(s.says(t, `^  sandbox +(\S+)$`))
+	w.url, w.faults = s.says(t, `^console: (\S+)$`), harness.Sandbox(s.says(t, `^  sandbox +(\S+)$`))
 	w.merchant = harness.NewClient(s.says(t, `^  API key +(\S+)$`), s.says(t, `^  api-1 +(\S+)$`))
 	var err error
-	w.db, err = pgx.Connect(t.Context(), w.data)
+	w.db, err = pgx.Connect(t.Context(), s.says(t, `^  database +(\S+)$`))
 	must(t, err)
 	t.Cleanup(func() { _ = w.db.Close(context.WithoutCancel(t.Context())) })
 	return w
@@ -66,18 +62,6 @@ func (w *visitor) charge(t *testing.T) string {
 		t.Fatalf("the charge was answered %d %s", answer.Status, answer.Body)
 	}
 	return strings.TrimPrefix(answer.Location, "/v1/charges/")
-}
-
-func (w *visitor) mustSucceed(t *testing.T, charge string) {
-	t.Helper()
-	testrun.Row(t, w.db, `select exists (select from ledger_events where stream_id = $1 and type = 'charge.succeeded.v1')`, charge)
-}
-
-// setFaults breaks the provider until the subtest ends.
-func (w *visitor) setFaults(t *testing.T, f harness.Faults) {
-	t.Helper()
-	must(t, w.faults.SetFaults(t.Context(), f))
-	t.Cleanup(func() { must(t, w.faults.SetFaults(context.WithoutCancel(t.Context()), harness.Faults{})) })
 }
 
 // paths are the pages by the heading that each begins with.
@@ -104,12 +88,11 @@ func (w *visitor) pages(t *testing.T) {
 			for _, what := range eval[[]string](b, "("+inspectPage+")("+wide+")") {
 				t.Errorf("%s, %d wide, %s: %s", path, l.width, l.scheme, what)
 			}
-			b.keep(strings.ToLower(heading)+"-"+strconv.FormatInt(l.width, 10)+"-"+l.scheme, "body", 4000)
 		}
 	}
 }
 
-// keyboard reaches everything in the order in which it is read, and sees where the focus is.
+// keyboard reaches everything in the order in which it is read, sees where the focus is, and sends the forms.
 func (w *visitor) keyboard(t *testing.T) {
 	t.Helper()
 	b := w.tab(t, w.url, look{1280, "light"})
@@ -134,12 +117,16 @@ func (w *visitor) keyboard(t *testing.T) {
 	b.tabTo(`e.id === "find"`)
 	b.press(order + "\r")
 	b.until(`location.pathname === "/charges" && document.querySelectorAll("tbody tr").length === 1 && document.body.innerText.includes(` + strconv.Quote(order) + `)`)
+	b.open("/lab")
+	b.tabTo(`e.ariaLabel === "Do it: Kill a worker"`)
+	b.press("\r")
+	b.until(`document.querySelector(".did li b")?.textContent === "Kill a worker"`)
 }
 
 // live sees a charge come and end without another page: what the page holds for the test stays.
 func (w *visitor) live(t *testing.T) {
 	t.Helper()
-	w.setFaults(t, harness.Faults{Slow: harness.Slow{P: 1, Milliseconds: 3000}})
+	must(t, w.faults.SetFaults(t.Context(), harness.Faults{Slow: harness.Slow{P: 1, Milliseconds: 3000}}))
 	b := w.tab(t, w.url, look{1280, "light"})
 	b.open("/")
 	appended := eval[string](b, `window.same = true, document.querySelector("#b-events b").textContent`)
@@ -149,61 +136,4 @@ func (w *visitor) live(t *testing.T) {
 	eval[bool](b, `window.same = true`)
 	b.until(`same && document.querySelector(".amount .status").textContent === "succeeded"`)
 	b.until(`same && [...document.querySelectorAll("table.timeline td")].some((e) => e.textContent.includes("charge.succeeded"))`)
-}
-
-const auditEnded = `document.querySelector("#audit").previousElementSibling.textContent`
-
-// lab breaks things from the page. Each action says what it did, and the invariants and the whole
-// audit hold after it.
-func (w *visitor) lab(t *testing.T) {
-	t.Helper()
-	b := w.tab(t, w.url, look{1280, "light"})
-	b.open("/lab")
-	for _, title := range []string{
-		"Send one request 10 times at once", "Redeliver every message",
-		"Resend all webhooks of the provider", "Kill a worker",
-	} {
-		b.tabTo(`e.ariaLabel === "Do it: ` + title + `"`)
-		b.press("\r")
-		b.until(`document.querySelector(".did li b")?.textContent === "` + title + `"`)
-		if said := eval[string](b, `document.querySelector(".did li").innerText`); strings.Contains(said, "failed") {
-			t.Error(said)
-		}
-	}
-	b.open("/")
-	ended := eval[string](b, auditEnded)
-	b.until(`document.querySelector("#programs .dark")?.innerText.startsWith("worker")`)
-	b.until(auditEnded + ` !== "` + ended + `" && document.querySelectorAll("#audit li").length > 20 && !document.querySelector("#audit .bad, #quick .bad")`)
-	b.until(`document.querySelector("#s-inv").textContent === "every invariant holds"`)
-}
-
-// kill sees a worker go dark and its messages move. The console learns of a death from the
-// database, whose session ends with the process.
-func (w *visitor) kill(t *testing.T) {
-	t.Helper()
-	w.setFaults(t, harness.Faults{Slow: harness.Slow{P: 1, Milliseconds: 4000}})
-	b := w.tab(t, w.url, look{1280, "light"})
-	b.open("/")
-	var charges []string
-	for range 6 {
-		charges = append(charges, w.charge(t))
-	}
-	b.until(`!!(window.leased = ((row) => row && [row.cells[2].querySelector("code").textContent, row.querySelector("a").getAttribute("href")])(document.querySelector("#leases code")?.closest("tr")))`)
-	leased := eval[[]string](b, `leased`) // as the page was then
-	victim := leased[0]
-	pid, err := strconv.Atoi(victim[strings.LastIndex(victim, ":")+1:])
-	must(t, err)
-	must(t, syscall.Kill(pid, syscall.SIGKILL))
-	b.until(`[...document.querySelectorAll("#programs .dark code")].some((e) => e.textContent === "` + victim + `")`)
-	const taken = `[...document.querySelectorAll("#takeovers tbody tr")].some((r) => r.cells[1]?.textContent === "%" && r.cells[2].querySelector("code"))`
-	b.until(strings.ReplaceAll(taken, "%", victim))
-	b.keep("flow", "body", 1000)
-	must(t, w.faults.SetFaults(t.Context(), harness.Faults{}))
-	for _, charge := range charges {
-		w.mustSucceed(t, charge)
-	}
-	testrun.Row(t, w.db, `select exists (select from ledger_events where '/charges/' || stream_id = $1 and type = 'merchant.notified.v1')`, leased[1])
-	b.open(leased[1])
-	b.until(`document.querySelector(".drawing .lanes").textContent.includes("` + victim + `")`)
-	b.keep("charge", "body", 1100)
 }

@@ -177,11 +177,10 @@ func (o order) body(t *testing.T) []byte {
 
 // charge is what the API shows of a charge, or of a refund.
 type charge struct {
-	ID       string `json:"id"`
-	ChargeID string `json:"charge_id"` // of a refund
-	Status   string `json:"status"`
-	Steps    []step `json:"steps"`
-	Failure  struct {
+	ID      string `json:"id"`
+	Status  string `json:"status"`
+	Steps   []step `json:"steps"`
+	Failure struct {
 		Code string `json:"code"`
 	} `json:"failure"`
 	Next struct {
@@ -228,21 +227,14 @@ func acceptedCharge(t *testing.T, got answer) charge {
 	return c
 }
 
-// read reads a charge or a refund; none while it cannot be read.
-func (d *deployment) read(ctx context.Context, path string) (c charge) {
-	if d.client.get(ctx, path, &c) != nil {
-		return charge{}
-	}
-	return c
-}
-
 // await waits until a charge has its outcome and the merchant is notified.
 func (d *deployment) await(t *testing.T, id string) charge {
 	t.Helper()
 	var c charge
 	testrun.Progress(t, "charge "+id+" has its outcome and the merchant is notified", func() (string, bool) {
-		c = d.read(t.Context(), "/v1/charges/"+id)
-		return fmt.Sprintf("%s with %v", c.Status, c.Steps), c.over()
+		c = charge{}
+		err := d.client.get(t.Context(), "/v1/charges/"+id, &c)
+		return fmt.Sprintf("%s with %v, %v", c.Status, c.Steps, err), err == nil && c.over()
 	})
 	return c
 }
@@ -255,32 +247,9 @@ func (d *deployment) mustSucceed(t *testing.T, id string) {
 	}
 }
 
-// paid is a charge of 1000 that succeeded.
-func (d *deployment) paid(t *testing.T) charge {
-	t.Helper()
-	c := d.send(t, newOrder(visa))
-	d.mustSucceed(t, c.ID)
-	return c
-}
-
 // refundRequest asks for a refund under a new key.
 func refundRequest(chargeID string, amount int64) request {
 	return request{Path: "/v1/charges/" + chargeID + "/refunds", Key: "key-" + unique(), Body: fmt.Appendf(nil, `{"amount":%d}`, amount)}
-}
-
-// refund asks for a refund, which must be accepted.
-func (d *deployment) refund(t *testing.T, chargeID string, amount int64) charge {
-	t.Helper()
-	return acceptedCharge(t, d.insist(t, refundRequest(chargeID, amount)))
-}
-
-// mustRefund waits until a refund has succeeded.
-func (d *deployment) mustRefund(t *testing.T, r charge) {
-	t.Helper()
-	testrun.Progress(t, "refund "+r.ID+" has succeeded", func() (string, bool) {
-		got := d.read(t.Context(), "/v1/charges/"+r.ChargeID+"/refunds/"+r.ID)
-		return got.Status, got.Status == "succeeded"
-	})
 }
 
 // flow is traffic in flight: clients that send one charge after another and retry each

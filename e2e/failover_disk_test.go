@@ -64,7 +64,7 @@ func TestDisk_thatIsFullLosesNothing(t *testing.T) {
 
 func onSmallDisk(t *testing.T) {
 	t.Helper()
-	startsPrograms(t)
+	startsWithEvery(t, "it loses the server of its own database, as TestSoak does")
 	if out, err := exec.CommandContext(t.Context(), "unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt").CombinedOutput(); err != nil {
 		t.Skipf("not run: this machine mounts no disk of its own: %v %s", err, out)
 	}

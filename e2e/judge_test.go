@@ -26,7 +26,6 @@ import (
 func (d *deployment) end(t *testing.T) {
 	t.Helper()
 	if d.client != nil && !t.Failed() {
-		d.setFaults(t, harness.Faults{})
 		d.drain(t)
 		d.checkAcceptedKeys(t)
 		violations, err := d.verdict(bounded(t))
@@ -217,12 +216,6 @@ func (w *world) books(ctx context.Context) (b harness.Books, err error) {
 		b.Captures[i].Reference = cmp.Or(ids[c.ChargeReference], c.Reference)
 	}
 	return b, err
-}
-
-// setFaults replaces the faults of the provider and the shop; the zero value is none.
-func (d *deployment) setFaults(t *testing.T, f harness.Faults) {
-	t.Helper()
-	must(t, d.sandbox().SetFaults(bounded(t), f))
 }
 
 // walkStall is how long nothing may change while work is left. The lease, the

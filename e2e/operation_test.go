@@ -1,8 +1,8 @@
 package e2e_test
 
 import (
+	"bytes"
 	"fmt"
-	"math"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -91,19 +91,20 @@ func TestIdle_workersCostTheDatabaseLittle(t *testing.T) {
 	startsPrograms(t)
 	const workers = 5
 	d := deploy(t, setup{workers: workers, workerEnv: map[string]string{"LEASE": "3s"}})
+	const settled = 12 * time.Second // at first each looks at everything once, and statistics come up to 10 s late
 	const measured = 10 * time.Second
 	const transactions = `select xact_commit + xact_rollback from pg_stat_database where datname = current_database()`
-	each := math.Inf(1)
+	<-time.After(settled)
 	for range 2 { // autovacuum may run in one of them
-		<-time.After(measured / 2) // at first each looks at everything once
 		before := row[int64](t, d.tables, transactions)
 		<-time.After(measured)
-		each = min(each, float64(row[int64](t, d.tables, transactions)-before)/measured.Seconds()/workers)
+		each := float64(row[int64](t, d.tables, transactions)-before) / measured.Seconds() / workers
+		t.Logf("%d idle workers: %.1f transactions a second each", workers, each)
+		if each <= 5 {
+			return
+		}
 	}
-	t.Logf("%d idle workers: %.1f transactions a second each", workers, each)
-	if each > 5 {
-		t.Errorf("an idle worker runs %.1f transactions a second", each)
-	}
+	t.Error("an idle worker runs more than five transactions a second")
 }
 
 // TestUpgrade_oldAndNewProgramsWorkSideBySide rolls a version out that has one more migration,
@@ -218,12 +219,11 @@ create trigger copy after delete on outbox for each row execute function copy()`
 	mustRead(t, d.tables, before, ledger)
 }
 
-// TestRestore_ofAnOlderDump_capturesNothingTwice restores a dump that is older than
-// what the provider has done since into another server, which has had fewer transactions. The
-// programs refuse to start until `payonce outbox repair` ran. A payment that was made since is found
-// by its charge, if the dump has that, and is not made again. Of a payment whose charge is
-// gone only the provider knows, and the audit says so before anything is started. A client that
-// sends its key again gets that payment.
+// TestRestore_ofAnOlderDump_capturesNothingTwice restores a dump that is older than what the
+// provider has done since into another server. The programs refuse to start until
+// `payonce outbox repair` ran. A payment that was made since is found by its charge, if the dump has
+// that, and is not made again. Of a payment whose charge is gone only the provider knows, and the
+// audit says so before anything is started. A client that sends its key again gets that payment.
 func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
@@ -231,70 +231,26 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 		t.Skip("not run: there is no pg_dump")
 	}
 	_, target := ownServer(t, local.Options{Fsync: true})
-	target.execute(t, "create database restored")
-	moved := target.url("restored")
+	must(t, target.command(t.Context(), "create database restored"))
 	d := deploy(t, setup{apis: 1, workers: 1})
-	const ahead = `do $$ begin for i in 1..20000 loop perform pg_current_xact_id(); commit; end loop; end $$`
-	d.server.execute(t, ahead)
-	before := d.paid(t)
-	d.mustRefund(t, d.refund(t, before.ID, 100))
-	d.setFaults(t, harness.Faults{DropBefore: 1})
-	open := d.send(t, newOrder(visa))
-	d.waitMore(t)
 	stop(t, d.Workers[0])
-	unread := d.send(t, newOrder(visa)) // its message is in the outbox of the dump
-	mustRead(t, d.tables, true, `select exists (select from outbox)`)
+	kept := d.send(t, newOrder(visa)).ID // its message is in the outbox of the dump
 	file := filepath.Join(t.TempDir(), "dump")
 	runIn(t, ".", "pg_dump", "--format=custom", "--file="+file, d.Service)
-	d.setFaults(t, harness.Faults{})
 	restart(t, d.Workers[0])
-	d.mustSucceed(t, open.ID)
-	d.mustSucceed(t, unread.ID)
-	given := d.refund(t, before.ID, 400)
-	d.mustRefund(t, given)
+	d.mustSucceed(t, kept)
 	lost := request{Key: "key-" + unique(), Body: newOrder(visa).body(t)}
 	gone := acceptedCharge(t, d.insist(t, lost)).ID
 	d.mustSucceed(t, gone)
 	reference := row[string](t, d.tables, `select data ->> 'reference' from ledger_events where version = 1 and stream_id = $1`, gone)
 	kill(t, d.services()...)
 
-	runIn(t, ".", "pg_restore", "--exit-on-error", "--no-owner", "--dbname="+moved, file)
-	d.repairIn(t, moved)
-	d.auditNames(t, []string{reference, open.ID, unread.ID, given.ID})
-
-	apis, err := d.StartAPIs(bounded(t), "api", 1)
-	must(t, err)
-	d.APIs = apis
-	d.client = newClient(d.Client())
-	d.startWorkers(t)
-	d.mustSucceed(t, open.ID)
-	d.mustSucceed(t, unread.ID)
-	later, again := d.paid(t), acceptedCharge(t, d.insist(t, lost)).ID
-	d.mustSucceed(t, again)
-	captures := map[string]int{}
-	books, err := d.books(bounded(t))
-	must(t, err)
-	for _, c := range books.Captures {
-		captures[c.Reference]++
-	}
-	testrun.Same(t, "captures of each charge", map[string]int{before.ID: 1, open.ID: 1, unread.ID: 1, later.ID: 1, again: 1}, captures)
-	d.auditNames(t, []string{given.ID}, "--repair")
-	d.mustRefund(t, given) // which the dump lacks
-	d.drain(t)
-	d.payonce(t, "audit", "--quiet")
-	d.payonce(t, "rebuild") // a recount finds no balance to differ
-	d.client = nil          // its first charge of a key is lost: the invariants do not hold
-}
-
-// repairIn makes another database that of the service, which no program uses before the repair.
-func (d *deployment) repairIn(t *testing.T, url string) {
-	t.Helper()
-	d.Service = url
+	d.Service = target.url("restored")
+	runIn(t, ".", "pg_restore", "--exit-on-error", "--no-owner", "--dbname="+d.Service, file)
 	d.tables.Close()
 	var err error
-	d.tables, err = pgxpool.New(t.Context(), url)
+	d.tables, err = pgxpool.New(t.Context(), d.Service)
 	must(t, err)
-	mustRead(t, d.tables, true, `select max(txid::text::bigint) >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint from ledger_events`)
 	for path, env := range map[string]map[string]string{d.API: d.APIEnv(), d.Worker: d.WorkerEnv(d.provider)} {
 		name := filepath.Base(path)
 		if _, err := d.Start(bounded(t), name+"-restored", path, env); err == nil || !strings.Contains(err.Error(), "payonce outbox repair") {
@@ -302,27 +258,26 @@ func (d *deployment) repairIn(t *testing.T, url string) {
 		}
 	}
 	d.payonce(t, "outbox", "repair")
-	if out, err := d.Run(bounded(t), "outbox", "repair"); err == nil {
-		t.Errorf("a second repair: %s", out)
+	out, err := d.Run(bounded(t), "audit", "--quiet")
+	if err == nil || !bytes.Contains(out, []byte(reference)) || !bytes.Contains(out, []byte(kept)) {
+		t.Errorf("the audit does not name %s and %s: %v\n%s", reference, kept, err, out)
 	}
-}
 
-// auditNames wants the audit to end with an error, and to name each of the texts.
-func (d *deployment) auditNames(t *testing.T, texts []string, flags ...string) {
-	t.Helper()
-	out, err := d.Run(bounded(t), append([]string{"audit", "--quiet"}, flags...)...)
-	for _, text := range texts {
-		if !strings.Contains(string(out), text) || err == nil {
-			t.Errorf("the audit does not name %s: %v\n%s", text, err, out)
-		}
+	d.APIs, err = d.StartAPIs(bounded(t), "api", 1)
+	must(t, err)
+	d.client = newClient(d.Client())
+	d.startWorkers(t)
+	again := acceptedCharge(t, d.insist(t, lost)).ID
+	d.mustSucceed(t, kept)
+	d.mustSucceed(t, again)
+	captures := map[string]int{}
+	books, err := d.books(bounded(t))
+	must(t, err)
+	for _, c := range books.Captures {
+		captures[c.Reference]++
 	}
-}
-
-// waitMore waits until all that waits has been tried again.
-func (d *deployment) waitMore(t *testing.T) {
-	t.Helper()
-	const tried = `select coalesce(min(waits), 0) from inbox where type = 'charge.requested.v1' and status <> 'done'`
-	var before int
-	testrun.True(t, "all of them wait", func() bool { before = row[int](t, d.tables, tried); return before > 0 })
-	testrun.True(t, "they are tried again", func() bool { return row[int](t, d.tables, tried) > before })
+	testrun.Same(t, "captures of each charge", map[string]int{kept: 1, again: 1}, captures)
+	d.drain(t)
+	d.payonce(t, "audit", "--quiet")
+	d.client = nil // its first charge of a key is lost: the invariants do not hold
 }

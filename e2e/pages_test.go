@@ -8,7 +8,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -177,22 +176,32 @@ const (
 
 var howTo = flag.String("how-to", "", "what is done with the diff of docs/how-to beside applying it: build, or all: its tests, in a copy of the tree")
 
-// TestAddAStep looks that the diff of the how-to applies. With -how-to=build it lays the files that
-// the diff changes over the tree and compiles every package. With -how-to=all it applies the diff to
-// a copy of the tree, builds it, runs its tests and injects faults at its crash points. A charge that
-// the step rejects never reaches the provider, and its stock returns: TestFraudCheck of the diff.
+// TestAddAStep looks that the diff of the how-to applies. Otherwise it applies the diff to a copy of the tree. With
+// -how-to=build it lays the files that the diff changes over the tree and compiles every package. With -how-to=all
+// it builds the copy, runs its tests and injects faults at its crash points. A charge that the step rejects never
+// reaches the provider, and its stock returns: TestFraudCheck of the diff.
 func TestAddAStep(t *testing.T) {
 	t.Parallel()
 	diff, err := filepath.Abs(howToDiff)
 	must(t, err)
+	if *howTo == "" {
+		runIn(t, "..", "git", "apply", "--check", diff)
+		t.Skip("not run: the changed tree (-how-to=build compiles it, -how-to=all tests it)")
+	}
+	root, err := filepath.Abs("..")
+	must(t, err)
 	tree := t.TempDir()
+	must(t, errors.Join(os.CopyFS(tree, os.DirFS(root)), os.RemoveAll(filepath.Join(tree, ".git"))))
+	runIn(t, tree, "git", "apply", diff)
 	switch *howTo {
 	case "build":
-		runIn(t, "..", "go", "build", "-overlay="+patched(t, diff), "./...")
+		changed := map[string]string{}
+		for _, match := range regexp.MustCompile(`(?m)^diff --git a/(\S+) b/`).FindAllStringSubmatch(readFile(t, diff), -1) {
+			changed[filepath.Join(root, match[1])] = filepath.Join(tree, match[1])
+		}
+		runIn(t, root, "go", "build", "-overlay="+overlayOf(t, changed), "./...")
 	case "all":
-		must(t, errors.Join(os.CopyFS(tree, os.DirFS("..")), os.RemoveAll(filepath.Join(tree, ".git"))))
 		for _, command := range [][]string{
-			{"git", "apply", diff},
 			{"go", "build", "./..."},
 			{"go", "test", "-run", "StoredEvents|FraudCheck", "./domain", "./fulfillment", "./internal/audit"},
 			{"go", "test", "-run", "Route|Topics|Processors|Contract|Map|Packages|Imports", "./internal/arch", "./cmd/worker", "./internal/httpapi"},
@@ -201,30 +210,8 @@ func TestAddAStep(t *testing.T) {
 			runIn(t, tree, command...)
 		}
 	default:
-		runIn(t, "..", "git", "apply", "--check", diff)
-		t.Log("not run: the changed tree (-how-to=build compiles it, -how-to=all tests it)")
+		t.Errorf("-how-to=%s: neither build nor all", *howTo)
 	}
-}
-
-// patched applies a diff to copies of the files that it names, and returns the overlay of them.
-func patched(t *testing.T, diff string) string {
-	t.Helper()
-	root, err := filepath.Abs("..")
-	must(t, err)
-	copies, changed := t.TempDir(), map[string]string{}
-	for _, match := range regexp.MustCompile(`(?m)^diff --git a/(\S+) b/`).FindAllStringSubmatch(readFile(t, diff), -1) {
-		name := match[1]
-		file := filepath.Join(copies, name)
-		changed[filepath.Join(root, name)] = file
-		must(t, os.MkdirAll(filepath.Dir(file), 0o700))
-		text, err := os.ReadFile(filepath.Join(root, name))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // the diff makes it
-		}
-		must(t, errors.Join(err, os.WriteFile(file, text, 0o600)))
-	}
-	runIn(t, copies, "git", "apply", diff)
-	return overlayOf(t, changed)
 }
 
 // overlayOf writes the JSON by which a build reads each file in place of another one.

@@ -99,6 +99,15 @@ func startsPrograms(t *testing.T) {
 	}
 }
 
+// startsWithEvery skips a test that starts programs, and that continuous integration alone runs.
+func startsWithEvery(t *testing.T, because string) {
+	t.Helper()
+	startsPrograms(t)
+	if !*every {
+		t.Skipf("not run: %s (-every)", because)
+	}
+}
+
 // pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) { _ = harness.Wait(ctx, d) }
 
@@ -203,12 +212,7 @@ func (s *server) url(database string) string {
 	return u.String()
 }
 
-// execute runs a statement outside a transaction.
-func (s *server) execute(t *testing.T, statement string) {
-	t.Helper()
-	must(t, s.command(t.Context(), statement))
-}
-
+// command runs a statement outside a transaction.
 func (s *server) command(ctx context.Context, statement string) error {
 	ctx, cancel := context.WithTimeout(ctx, testrun.Stall)
 	defer cancel()

@@ -136,36 +136,28 @@ func (r *keyring) next() (o operation, more bool) {
 func (r *keyring) use(t *testing.T) {
 	t.Helper()
 	for o, more := r.next(); more && t.Context().Err() == nil; o, more = r.next() {
-		err := r.operate(t.Context(), o)
-		for ; isRefused(err); err = r.operate(t.Context(), o) {
-			pause(t.Context(), 5*time.Millisecond)
-		}
-		if err != nil {
+		if err := r.operate(t.Context(), o); err != nil {
 			t.Error(err)
 			return
 		}
 	}
 }
 
-// isRefused reports whether a call was never sent: no api listened.
-func isRefused(err error) bool {
-	var dial *net.OpError
-	return errors.As(err, &dial) && dial.Op == "dial"
-}
-
-// operate makes a call and compares what its answer means with what is known of the key. What was cut, timed
-// out or is 503 is unknown; an error is an answer that may not be. It goes past the
-// client's own notes, which would grow with every call.
+// operate makes a call, when an api listens, and compares what its answer means with what is known of the key. What
+// was cut, timed out or is 503 is unknown; an error is an answer that may not be. It goes past the client's own
+// notes, which would grow with every call.
 func (r *keyring) operate(ctx context.Context, o operation) error {
 	r.mu.Lock()
 	wasSet := o.set
 	r.mu.Unlock()
-	got, err := r.d.client.Do(ctx, map[keyCall]request{
+	call := map[keyCall]request{
 		orderA: {Key: o.key, Body: o.a}, orderB: {Key: o.key, Body: o.b},
 		readKey: {Method: http.MethodGet, Path: "/v1/idempotency-keys/" + o.key},
-	}[o.call])
-	if isRefused(err) {
-		return err
+	}[o.call]
+	got, err := r.d.client.Do(ctx, call)
+	for dial := new(net.OpError); errors.As(err, &dial) && dial.Op == "dial" && ctx.Err() == nil; { // it was never sent
+		pause(ctx, 5*time.Millisecond)
+		got, err = r.d.client.Do(ctx, call)
 	}
 	o.kind = keyUnknown
 	if err == nil && got.Status != http.StatusServiceUnavailable && !o.means(got) {

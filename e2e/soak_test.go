@@ -108,8 +108,8 @@ const (
 // each kind. What they hold must not grow with that.
 func soakMemory(t *testing.T) {
 	t.Helper()
-	if !*every && !*soak {
-		t.Skip("not run: it keeps the processors busy for half a minute (-every)")
+	if !*soak {
+		startsWithEvery(t, "it keeps the processors busy for half a minute")
 	}
 	n := soaked(t, "messages", 1_000_000, 4_000)
 	often := map[string]string{"GOGC": strconv.Itoa(collectAt)}

@@ -58,11 +58,6 @@ func (p *testbed) run(ctx context.Context, c recording, aim crashAim) (runResult
 		if err := r.send(ctx, nil); err != nil {
 			return runResult{}, err
 		}
-		if j.before != nil {
-			if err := j.before(ctx, p); err != nil {
-				return runResult{}, fmt.Errorf("prepare: %w", err)
-			}
-		}
 	}
 	return r.live(r.finish)
 }
@@ -107,11 +102,7 @@ func (r *running) live(finish func(context.Context) error) (runResult, error) {
 // finish waits until the job is done, and judges it.
 func (r *running) finish(ctx context.Context) error {
 	if r.program == "api" {
-		err := r.send(ctx, r.victim.url)
-		if err == nil && r.job.twice {
-			err = r.send(ctx, r.victim.url)
-		}
-		if err != nil {
+		if err := r.send(ctx, r.victim.url); err != nil {
 			return err
 		}
 		r.settle(ctx)
@@ -211,9 +202,6 @@ func (r *running) inject(f failpoint.Fault) {
 		r.missed.Store(true)
 		return
 	}
-	if r.job.twice {
-		r.sendElsewhere(300 * time.Millisecond)
-	}
 	if f == faultKill {
 		r.killed(r.aim.second)
 	}
@@ -247,7 +235,9 @@ func (r *running) paused() {
 		return
 	}
 	if r.program == "api" {
-		r.sendElsewhere(rivalPatience)
+		ctx, cancel := context.WithTimeout(r.ctx, rivalPatience)
+		_ = r.send(ctx, nil) // to the api that nothing happens to, as a client does that has waited too long
+		cancel()
 	} else if helper, err := r.helper(r.ctx, nil); err != nil {
 		r.needs(err)
 	} else {
@@ -268,14 +258,6 @@ func (r *running) signaled(s syscall.Signal) bool {
 	}
 	r.needs(err)
 	return err == nil
-}
-
-// sendElsewhere sends the request to the api that nothing happens
-// to, as a client does that has waited too long.
-func (r *running) sendElsewhere(patience time.Duration) {
-	ctx, cancel := context.WithTimeout(r.ctx, patience)
-	defer cancel()
-	_ = r.send(ctx, nil)
 }
 
 // judge sends the request once more and checks every invariant.

@@ -29,10 +29,6 @@ type scenario struct {
 type job struct {
 	request request
 	answer  int // its status
-	// twice sends the request to another api too, while the fault is injected.
-	twice bool
-	// before the worker starts, after the request was answered.
-	before func(context.Context, *testbed) error
 	// path is where the outcome is shown; the answer's Location where empty.
 	path         string
 	status, code string // of the outcome, and of its failure
@@ -62,13 +58,9 @@ func scenarios() []scenario {
 		})},
 		{"one charge per order", both, heldOrder},
 		{"cancel", both, canceledCharge},
-		{"duplicate request", []string{"api"}, func(context.Context, *testbed) (job, error) {
-			j, err := charged(newOrder(visa), "succeeded", "")
-			j.twice = true
-			return j, err
-		}},
-		{"duplicate message", []string{"worker"}, redeliveredCharge},
-		{"provider event", both, chargeWithAnEvent},
+		{"provider event", both, outside("payment_intent.succeeded", "succeeded", func(context.Context, *testbed, string) error {
+			return nil // the event only wakes the worker
+		})},
 		{"action timed out", []string{"worker"}, func(context.Context, *testbed) (job, error) {
 			return charged(newAction(), "failed", "authentication_timeout")
 		}},
@@ -157,36 +149,6 @@ func heldOrder(ctx context.Context, p *testbed) (job, error) {
 		return job{}, err
 	}
 	return charged(newOrder(cardDeclined), "failed", "card_declined")
-}
-
-// redeliveredCharge has succeeded, and its messages come once more.
-func redeliveredCharge(_ context.Context, _ *testbed) (job, error) {
-	j, err := charged(newOrder(visa), "succeeded", "")
-	j.before = func(ctx context.Context, p *testbed) error {
-		if err := p.finishAll(ctx); err != nil {
-			return err
-		}
-		_, err := p.tables.Exec(ctx, `
-insert into outbox (topic, message_id, payload, metadata)
-select 'charges', message_id, payload, metadata
-  from inbox
- where receiver = 'fulfillment'
- order by id desc
- limit 1`)
-		return err
-	}
-	return j, err
-}
-
-// chargeWithAnEvent is a paid charge about which the provider sends an event. The event only wakes
-// the worker.
-func chargeWithAnEvent(ctx context.Context, p *testbed) (job, error) {
-	id, err := p.takePaid(ctx)
-	if err != nil {
-		return job{}, err
-	}
-	j, _, err := p.told(ctx, "payment_intent.succeeded", id, "succeeded")
-	return j, err
 }
 
 // isActing reports whether a charge waits for its customer, and nothing else is left to do.

@@ -104,11 +104,9 @@ func (p *testbed) helper(ctx context.Context, settings map[string]string) (*harn
 	return harness.Start(ctx, harness.Program{Name: "helper", Path: p.Worker, Log: p.Log, Env: env})
 }
 
-var manyAtATime = map[string]string{"WORKER_CONCURRENCY": "16"}
-
 // finishAll starts a worker without faults and waits until nothing is left to do.
 func (p *testbed) finishAll(ctx context.Context) error {
-	helper, err := p.helper(ctx, manyAtATime)
+	helper, err := p.helper(ctx, map[string]string{"WORKER_CONCURRENCY": "16"})
 	if err != nil {
 		return err
 	}

@@ -285,7 +285,7 @@ func TestRestoreGuard(t *testing.T) {
 		"a row that another transaction wrote":           {[]string{`update restore_mark set written_in = written_in`}, false},
 		"rows without their table":                       {[]string{`create table dump as select only_one, written_in from restore_mark`, `truncate restore_mark`, `insert into restore_mark table dump`}, false},
 		"no row":                                         {[]string{`truncate restore_mark`}, false},
-		"a table that came through a dump, by chance in the transaction of the same number": {[]string{`drop view restore_guard; drop table restore_mark`, anew(t)}, false},
+		"a table that came through a dump, by chance in the transaction of the same number": {[]string{`drop view restore_guard; drop table restore_mark`, anew()}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -301,18 +301,8 @@ func TestRestoreGuard(t *testing.T) {
 }
 
 // anew makes the mark as a dump does, without the column that is gone.
-func anew(t *testing.T) string {
-	t.Helper()
-	_, sql, found := strings.Cut(ledger.Schema(), "create table restore_mark")
-	if !found {
-		t.Fatal("the schema of the ledger has no restore_mark")
-	}
-	sql = "create table restore_mark" + sql + ";\ngrant select on restore_guard to payonce_worker"
-	for _, gone := range []string{"  dropped    boolean,\n", "alter table restore_mark\n drop column dropped;\n"} {
-		if strings.Count(sql, gone) != 1 {
-			t.Fatalf("the schema of the ledger has not one %q", gone)
-		}
-		sql = strings.ReplaceAll(sql, gone, "")
-	}
-	return sql
+func anew() string {
+	_, sql, _ := strings.Cut(ledger.Schema(), "create table restore_mark")
+	gone := strings.NewReplacer("  dropped    boolean,\n", "", "alter table restore_mark\n drop column dropped;\n", "")
+	return "create table restore_mark" + gone.Replace(sql) + ";\ngrant select on restore_guard to payonce_worker"
 }

@@ -2,14 +2,14 @@ package arch_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/payonce/payonce/internal/testrun"
@@ -66,29 +66,25 @@ type pkg struct {
 	GoFiles, EmbedFiles                      []string
 }
 
-// list runs go list at the module's root.
-func list(tb testing.TB, args ...string) (pkgs []pkg) {
-	tb.Helper()
-	readTree(tb) // so that the cache of go test knows the files: go list is another process
-	cmd := exec.CommandContext(tb.Context(), "go", append([]string{"list", "-json=ImportPath,Imports,TestImports,XTestImports,Deps,GoFiles,EmbedFiles"}, args...)...)
-	cmd.Dir = root
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
+// listed are the packages of the module.
+var listed = sync.OnceValues(func() (pkgs []pkg, err error) {
+	cmd := exec.CommandContext(context.Background(), "go", "list", "-json=ImportPath,Imports,TestImports,XTestImports,Deps,GoFiles,EmbedFiles", "./...")
+	cmd.Dir, cmd.Stderr = root, os.Stderr
 	out, err := cmd.Output()
-	if err != nil {
-		tb.Fatalf("%s: %v\n%s", cmd, err, &stderr)
-	}
-	for in := json.NewDecoder(bytes.NewReader(out)); ; {
+	for in := json.NewDecoder(bytes.NewReader(out)); err == nil && in.More(); {
 		var p pkg
-		err := in.Decode(&p)
-		if errors.Is(err, io.EOF) && len(pkgs) > 0 {
-			return pkgs
-		}
-		if err != nil {
-			tb.Fatalf("read the packages that %s prints: %v", cmd, err)
-		}
+		err = in.Decode(&p)
 		pkgs = append(pkgs, p)
 	}
+	return pkgs, err
+})
+
+func list(tb testing.TB) []pkg {
+	tb.Helper()
+	readTree(tb) // so that the cache of go test knows the files: go list is another process
+	pkgs, err := listed()
+	must(tb, err)
+	return pkgs
 }
 
 // checkRules returns a sentence for each import between two packages of this module that
@@ -180,7 +176,7 @@ func TestMain(m *testing.M) { testrun.Main(m) }
 
 func TestPackages_followTheirRules(t *testing.T) {
 	t.Parallel()
-	rules, pkgs := readRules(t), list(t, "./...")
+	rules, pkgs := readRules(t), list(t)
 	for _, broken := range slices.Concat(checkRules(rules["package"], pkgs), checkThirdParties(rules["module"], pkgs), checkBans(rules["program"], pkgs)) {
 		t.Error(broken)
 	}

@@ -125,7 +125,7 @@ func anchors(text string) (names []string) {
 // row of that.
 func TestReadme_saysWhatThePackagesImport(t *testing.T) {
 	t.Parallel()
-	said, found, pkgs := make(map[string][]string), make(map[string][]string), list(t, "./...")
+	said, found, pkgs := make(map[string][]string), make(map[string][]string), list(t)
 	row := regexp.MustCompile("(?m)^\\| \\[`(\\w+)`\\]\\(.*\\|(.*)\\|$")
 	for _, row := range row.FindAllStringSubmatch(read(t, "README.md"), -1) {
 		said[row[1]] = regexp.MustCompile("[^`, ]+").FindAllString(row[2], -1)
@@ -168,22 +168,6 @@ func TestDocs_goBlocksAreOfTheExamples(t *testing.T) {
 	}
 	if blocks == 0 {
 		t.Error("no page shows Go")
-	}
-}
-
-// TestPatterns: docs/explanation/patterns.md has each of the 60 items of the documents, and each of
-// their 15 defects, with a test; TestDocs_nameWhatExists finds it.
-func TestPatterns(t *testing.T) {
-	t.Parallel()
-	isQuoted := func(quoted []string) bool { return isTest.MatchString(quoted[1]) }
-	items := regexp.MustCompile(`(?m)^(?:\d+\.|- \*\*D\d+\*\*).*$`).FindAllString(read(t, "docs/explanation/patterns.md"), -1)
-	for _, line := range items {
-		if !slices.ContainsFunc(inQuotes.FindAllStringSubmatch(line, -1), isQuoted) {
-			t.Errorf("no test is in %s", line)
-		}
-	}
-	if len(items) != 60+15 {
-		t.Errorf("there are %d items", len(items))
 	}
 }
 

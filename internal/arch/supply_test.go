@@ -2,7 +2,6 @@ package arch_test
 
 import (
 	"cmp"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -22,10 +21,8 @@ type service struct {
 	ReadOnly    bool     `yaml:"read_only"`
 	CapDrop     []string `yaml:"cap_drop"`
 	SecurityOpt []string `yaml:"security_opt"`
-	MemLimit    string   `yaml:"mem_limit"`
 	Configs     []any    // Compose copies their content into the container
 	Privileged  bool
-	Environment map[string]string
 	Command     []string
 }
 
@@ -41,8 +38,6 @@ func readServices(t *testing.T) map[string]service {
 	return compose.Services
 }
 
-// TestCompose_containersAreConfined also looks that a variable that is given to a program of ours is
-// a setting of that program.
 func TestCompose_containersAreConfined(t *testing.T) {
 	t.Parallel()
 	// The image's own user is the last that the Dockerfile names.
@@ -52,18 +47,10 @@ func TestCompose_containersAreConfined(t *testing.T) {
 	}
 	programs := make(map[string]bool)
 	for name, s := range readServices(t) {
-		user, limit := s.User, mebibytes(t, s.MemLimit)
+		user := s.User
 		if s.Image == ourImage {
 			programs[s.Command[0]] = true
 			user = cmp.Or(user, users[len(users)-1][1])
-			for variable := range s.Environment {
-				if variable != "GOMEMLIMIT" && !isSetting(t, s.Command[0], variable) {
-					t.Errorf("%s sets %s, which is no setting of %s", name, variable, s.Command[0])
-				}
-			}
-			if mebibytes(t, s.Environment["GOMEMLIMIT"]) >= limit {
-				t.Errorf("%s: GOMEMLIMIT=%s is not below its limit, %s", name, s.Environment["GOMEMLIMIT"], s.MemLimit)
-			}
 		}
 		if user == "" || user == "root" || strings.HasPrefix(user, "0") {
 			t.Errorf("%s: its user is %q", name, user)
@@ -78,28 +65,6 @@ func TestCompose_containersAreConfined(t *testing.T) {
 	if len(programs) != 4 {
 		t.Errorf("it runs %v", programs)
 	}
-}
-
-// isSetting reports whether the page of the settings has a variable in a section of a program.
-func isSetting(t *testing.T, program, variable string) bool {
-	t.Helper()
-	sections := strings.Split(read(t, "docs/reference/settings.md"), "\n## ")[1:]
-	return slices.ContainsFunc(sections, func(section string) bool {
-		title, rows, _ := strings.Cut(section, "\n")
-		return strings.Contains(title, program) && strings.Contains(rows, "\n| `"+variable+"` |")
-	})
-}
-
-// mebibytes reads an amount of memory.
-func mebibytes(t *testing.T, amount string) (n int) {
-	t.Helper()
-	unit := ""
-	_, err := fmt.Sscanf(amount, "%d%s", &n, &unit)
-	n *= map[string]int{"m": 1, "MiB": 1, "g": 1024, "GiB": 1024}[unit]
-	if err != nil || n == 0 {
-		t.Fatalf("%q is no amount of memory: %v", amount, err)
-	}
-	return n
 }
 
 var (
@@ -162,9 +127,11 @@ func TestImage_context(t *testing.T) {
 		"dist/payonce.tar.gz": false, "payonce": false, ".env": false, ".git/config": false, "cmd/worker/.env": false,
 		"internal/stripe/.cache/key": false, "docs/reference/.settings.md.swp": false,
 	}
-	for _, p := range list(t, "-deps", "./cmd/api", "./cmd/worker", "./cmd/sandbox", "./cmd/payonce") {
+	isProgram := func(p pkg) bool { return under(local(p.ImportPath), "cmd") }
+	for _, p := range list(t) {
+		linksIt := func(program pkg) bool { return isProgram(program) && slices.Contains(program.Deps, p.ImportPath) }
 		for _, file := range slices.Concat(p.GoFiles, p.EmbedFiles) {
-			if under(p.ImportPath, module) {
+			if isProgram(p) || slices.ContainsFunc(list(t), linksIt) {
 				wanted[local(p.ImportPath)+"/"+file] = true
 			}
 		}
