@@ -63,7 +63,7 @@ func Run(ctx context.Context, log *slog.Logger, environ map[string]string, o Opt
 	log = traces.Log(log)
 	lasting, end := context.WithCancel(context.WithoutCancel(ctx))
 	s := &Service{
-		Log: log, Traces: traces, Metrics: telemetry.NewRegistry(log, o.Now), Bell: NewBell(log), options: o, lasting: lasting,
+		Log: log, Traces: traces, Metrics: telemetry.NewRegistry(log), Bell: NewBell(log), options: o, lasting: lasting,
 	}
 	defer func() {
 		end()
