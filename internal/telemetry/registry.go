@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -133,12 +132,7 @@ func (r *Registry) Times(name, help string, labels ...Label) Times {
 	return Times{h}
 }
 
-// Observe adds a time, for a value of each label.
-func (t Times) Observe(took time.Duration, values ...string) {
-	t.vec.WithLabelValues(values...).Observe(took.Seconds())
-}
-
-// Time measures the time until done is called.
+// Time measures the time until done is called, for a value of each label.
 func (t Times) Time(values ...string) (done func()) {
 	timer := prometheus.NewTimer(t.vec.WithLabelValues(values...))
 	return func() { timer.ObserveDuration() }
