@@ -74,21 +74,6 @@ func (t *Traces) Attempting(ctx context.Context, a Attempt) (context.Context, fu
 	}
 }
 
-// Stepping begins the span of a step, and what it returns ends it. A step that did nothing
-// and called no external service leaves no span.
-func (t *Traces) Stepping(ctx context.Context, step string) (context.Context, func(did bool, err error)) {
-	ctx, span := t.start(ctx, step, trace.SpanKindInternal)
-	return ctx, func(did bool, err error) {
-		if recorded, ok := span.(sdktrace.ReadOnlySpan); !did && (!ok || recorded.ChildSpanCount() == 0) {
-			return // never ended, so never exported
-		}
-		if err != nil { // the attempt's span shows how bad that is
-			span.SetAttributes(attribute.String("payonce.end", "unfinished"))
-		}
-		span.End()
-	}
-}
-
 // Calling begins the span of a request to the provider, and what it returns ends it.
 // status is 0 where no answer came. The provider does not receive the trace.
 func (t *Traces) Calling(ctx context.Context, host, method, name string) (answered func(status int, replayed bool)) {
