@@ -62,7 +62,7 @@ func (r *Registry) describe(m Metric) (names []string) {
 	return names
 }
 
-// Gather implements prometheus.Gatherer.
+// Gather returns all metrics. It implements an interface of Prometheus.
 func (r *Registry) Gather() ([]*dto.MetricFamily, error) {
 	r.seldom.Do(r.figures)
 	return r.all.Gather()
