@@ -21,10 +21,9 @@ const (
 
 // Fulfillment handles the messages of Receivers.
 type Fulfillment struct {
-	// OnStep, where set, is called before a step. The step runs in the context that it
-	// returns; done is called after the step, with whether the step had work to do and its
-	// error. Both must return at once.
-	OnStep func(ctx context.Context, step string) (within context.Context, done func(worked bool, err error))
+	// OnStep, where set, is called before a step, and done after it, with whether the step had
+	// work to do. Both must return at once.
+	OnStep func(step string) (done func(worked bool))
 
 	db       groupcommit.DB
 	services Services

@@ -120,10 +120,9 @@ func (r *deliveryRun) withHook(ctx context.Context, t task) (err error) {
 	if r.OnStep == nil {
 		return r.do(ctx, t)
 	}
-	ctx, done := r.OnStep(ctx, t.name)
-	before := r.stream.Charge.Version
+	done, before := r.OnStep(t.name), r.stream.Charge.Version
 	err = errors.New("the step panicked")
-	defer func() { done(err != nil || r.stream.Charge.Version != before, err) }()
+	defer func() { done(err != nil || r.stream.Charge.Version != before) }()
 	err = r.do(ctx, t)
 	return err
 }

@@ -80,15 +80,15 @@ func (p *Processor) queueRepair(b *pgx.Batch, whole bool) {
 	})
 }
 
-// endRepair says when the next repair is due: after a second, or sooner while keys are left. After a whole repair
-// that failed, the next one is the takeover alone.
+// endRepair says when the next repair is due: sooner while keys are left, else after whole seconds, since the loop
+// polls each second anyway. After a whole repair that failed, the next one is the takeover alone.
 func (p *Processor) endRepair(ended time.Time, took time.Duration, err error) {
 	if err != nil {
 		p.repairTook, p.repairedKey = took, ""
 	}
 	pause := repairShare * p.repairTook
 	if p.repairedKey == "" {
-		pause = max(pause, pollEvery)
+		pause = max(pause.Round(pollEvery), pollEvery)
 	}
 	p.repairRefused = err != nil && !p.repairRefused
 	p.repairsAt = ended.Add(pause)

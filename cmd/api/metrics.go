@@ -5,7 +5,6 @@ import (
 	"context"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -54,30 +53,31 @@ func (m *metrics) committed(err error) {
 	m.commits.Add(1, outcomes[groupcommit.OutcomeOf(err)], groupcommit.Constraint(err))
 }
 
-// observe counts requests, and traces those of the API.
+// observe counts and times requests, and traces those of the API.
 func (m *metrics) observe(traces *telemetry.Traces) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			began, r, request := time.Now(), c.Request(), httpapi.AnswerOf(c)
-			traced := func(int, string) {}
+			r, request := c.Request(), httpapi.AnswerOf(c)
+			timed, traced := m.took.Time(cmp.Or(request.Route, noRoute)), func(int, string) {}
 			if strings.HasPrefix(request.Route, "/v1/") {
 				var ctx context.Context
 				ctx, traced = traces.Serving(r.Context(), request.Method, request.Route, r.Header.Values("Traceparent"))
 				c.SetRequest(r.WithContext(ctx))
 			}
 			err := next(c)
+			timed()
 			a := httpapi.AnswerOf(c)
-			traced(a.Status, m.answered(a, time.Since(began)))
+			traced(a.Status, m.answered(a))
 			return err
 		}
 	}
 }
 
+const noRoute = "none"
+
 // answered counts an answer, and returns what its idempotency key led to, "" where none was read.
-func (m *metrics) answered(a httpapi.Answer, took time.Duration) (key string) {
-	route := cmp.Or(a.Route, "none")
-	m.requests.Add(1, route, a.Method, strconv.Itoa(a.Status))
-	m.took.Observe(took, route)
+func (m *metrics) answered(a httpapi.Answer) (key string) {
+	m.requests.Add(1, cmp.Or(a.Route, noRoute), a.Method, strconv.Itoa(a.Status))
 	switch a.Result {
 	case "":
 	case httpapi.DeniedInvalid, httpapi.DeniedGuessing:

@@ -164,7 +164,7 @@ func TestMain(m *testing.M) { testrun.Main(m) }
 
 func TestReference_metrics(t *testing.T) {
 	t.Parallel()
-	r := telemetry.NewRegistry(slog.New(slog.DiscardHandler), time.Now)
+	r := telemetry.NewRegistry(slog.New(slog.DiscardHandler))
 	r.Database(testdb.Reused(t))
 	meter(r)
 	arch.Metrics(t, "api", r)
@@ -175,7 +175,7 @@ const remote = "postgres://payonce:hunter2@db.example/payonce?sslmode=disable"
 
 func TestSettings_refusesUnsafeValues(t *testing.T) {
 	t.Parallel()
-	testrun.Refusal(t, run, nil, "DATABASE_URL is not set")
+	testrun.Refusal(t, run, nil, `"DATABASE_URL" is not set`)
 	for unsafe := range strings.FieldsSeq(`DATABASE_URL=` + remote + ` DATABASE_URL=postgres://payonce:hunter2@db.example/payonce?sslmode=require
 DATABASE_CONNECTIONS=4 IN_FLIGHT=503 IN_FLIGHT_WAIT=0s IN_FLIGHT_WAIT=11s IDEMPOTENCY_RETENTION=0s RATE_LIMIT=-1
 AUTHENTICATION_FAILURES=-1 CARD_NUMBER_CHECK=false`) {

@@ -87,7 +87,7 @@ func (r *webhooksRotateCmd) Run(ctx context.Context, c *console, db *postgres.DB
 		}
 	}
 	secrets, err = merchants.ListSecrets(ctx, db, r.Merchant)
-	showSecret(c, made, secrets, "merchant origin fingerprint valid created_at ends_at created_by")
+	showSecret(c, made, secrets, "merchant fingerprint valid created_at ends_at created_by")
 	return errors.Join(unknown, err) // of the list: a secret that was made is printed without it too
 }
 

@@ -56,7 +56,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 			return err
 		}
 		w.Metrics.Circuit(stripe.Circuits(), provider.Circuit)
-		w.Metrics.Figures(w.DB, domain.Topic, receiverNames())
+		w.Metrics.Figures(w.DB, domain.Topic, receiverNames()) //nolint:contextcheck // what one scrape reads serves others
 		receivers, err := processors(w, services, m, s)
 		if err != nil {
 			return err

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -129,7 +128,7 @@ func TestMain(m *testing.M) { testrun.Main(m) }
 
 func TestReference_metrics(t *testing.T) {
 	t.Parallel()
-	db, r := testdb.Reused(t), telemetry.NewRegistry(slog.New(slog.DiscardHandler), time.Now)
+	db, r := testdb.Reused(t), telemetry.NewRegistry(slog.New(slog.DiscardHandler))
 	r.Database(db)
 	meter(r)
 	r.Circuit(stripe.Circuits(), func() string { return "" })
@@ -154,7 +153,7 @@ BACKOFF_BASE=0s BACKOFF_CAP=100ms AUDIT_INTERVAL=-1s INBOX_RETENTION=0s WEBHOOK_
 // the replays apart.
 func TestObserveProvider(t *testing.T) {
 	t.Parallel()
-	registry := telemetry.NewRegistry(slog.New(slog.DiscardHandler), time.Now)
+	registry := telemetry.NewRegistry(slog.New(slog.DiscardHandler))
 	observe := meter(registry).observeProvider(nil, "")
 	for status, replayed := range map[int]bool{200: true, 402: false, 429: false, 500: true, 0: false, 302: false} {
 		observe(t.Context(), "POST refunds")(stripe.Answered{Status: status, Replayed: replayed})

@@ -27,7 +27,7 @@ type receiver struct {
 
 func processors(w *service.Service, services fulfillment.Services, m *metrics, s settings) ([]receiver, error) {
 	f := fulfillment.New(w.DB, services, w.Log)
-	f.OnStep = m.observeSteps(w.Traces)
+	f.OnStep = m.observeStep
 	var receivers []receiver
 	for _, r := range f.Receivers() {
 		o := inbox.Options{
@@ -138,15 +138,11 @@ func (m *metrics) observe(p *inbox.Options, traces *telemetry.Traces) {
 	}
 }
 
-func (m *metrics) observeSteps(traces *telemetry.Traces) func(context.Context, string) (context.Context, func(bool, error)) {
-	return func(ctx context.Context, step string) (context.Context, func(bool, error)) {
-		timed := m.stepping.Time(step)
-		ctx, traced := traces.Stepping(ctx, step)
-		return ctx, func(did bool, err error) {
-			if did {
-				timed()
-			}
-			traced(did, err)
+func (m *metrics) observeStep(step string) (done func(worked bool)) {
+	timed := m.stepping.Time(step)
+	return func(worked bool) {
+		if worked {
+			timed()
 		}
 	}
 }

@@ -93,8 +93,6 @@ func (s settings) services(metrics *metrics, traces *telemetry.Traces) (fulfillm
 	})
 	return fulfillment.Services{
 		Provider: provider, ActionTimeout: s.ActionTimeout,
-		Webhooks: webhook.New(webhook.Config{
-			AllowCIDRs: s.WebhookAllowCIDRs, Observe: traces.Delivering, Now: time.Now,
-		}),
+		Webhooks: webhook.New(webhook.Config{AllowCIDRs: s.WebhookAllowCIDRs, Now: time.Now}),
 	}, provider, err
 }

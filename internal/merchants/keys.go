@@ -48,22 +48,21 @@ type Key struct {
 	CreatedAt time.Time  `json:"created_at"` // UTC in database time, as the others
 	ExpiresAt *time.Time `json:"expires_at"` // nil: never
 	RevokedAt *time.Time `json:"revoked_at"` // nil: not
-
-	hash []byte // identifies the key
+	Hash      []byte     `json:"-"`          // identifies the key
 }
 
 // Is reports whether this is the whole key, in constant time.
-func (k Key) Is(key string) bool { return subtle.ConstantTimeCompare(k.hash, hashOf(key)) == 1 }
+func (k Key) Is(key string) bool { return subtle.ConstantTimeCompare(k.Hash, hashOf(key)) == 1 }
 
 const selectKeys = `
 -- merchants.selectKeys
 select prefix,
-       merchant_id,
+       merchant_id                   as merchant,
        scopes,
        created_at at time zone 'UTC' as created_at,
        expires_at at time zone 'UTC' as expires_at,
        revoked_at at time zone 'UTC' as revoked_at,
-       key_hash
+       key_hash                      as hash
   from api_keys
  where $1 in ('', merchant_id)
    and ($2::text is null or prefix = $2 or key_hash = $3)
@@ -78,9 +77,7 @@ func FindKeys(ctx context.Context, q postgres.Querier, merchant string, name *st
 		prefix, hash = new(storable(*name)), hashOf(*name)
 	}
 	rows, _ := q.Query(ctx, selectKeys, merchant, prefix, hash) // rows have its error too
-	keys, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k Key, err error) {
-		return k, row.Scan(&k.Prefix, &k.Merchant, &k.Scopes, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt, &k.hash)
-	})
+	keys, err := pgx.CollectRows(rows, pgx.RowToStructByName[Key])
 	if err != nil {
 		return nil, fmt.Errorf("read API keys: %w", err)
 	}
@@ -109,10 +106,10 @@ update api_keys
 // second revocation changes nothing, and an end that is nearer stays.
 func RevokeKey(b *pgx.Batch, k Key, after time.Duration) {
 	if after > 0 {
-		b.Queue(expireKey, k.hash, after)
+		b.Queue(expireKey, k.Hash, after)
 		return
 	}
-	b.Queue(revokeKey, k.hash)
+	b.Queue(revokeKey, k.Hash)
 }
 
 const prefixLength = len("sk_live_") + 8 // characters that tell a key from all others

@@ -5,10 +5,8 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"encoding/base64"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"net/url"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -74,51 +72,39 @@ func NewEndpoints(q postgres.Querier, most int) func(ctx context.Context, mercha
 // Secret is a webhook secret as its operators see it, without what it signs with.
 type Secret struct {
 	Merchant    string     `json:"merchant"`
-	Origin      string     `json:"origin"` // of the endpoint; its path and query may hold a token
-	Fingerprint string     `json:"fingerprint"`
-	CreatedAt   time.Time  `json:"created_at"` // UTC in database time, as the other
+	Fingerprint string     `json:"fingerprint"` // tells secrets apart and leads to none
+	CreatedAt   time.Time  `json:"created_at"`  // UTC in database time, as the other
 	CreatedBy   string     `json:"created_by"`
 	EndsAt      *time.Time `json:"ends_at"` // nil: the newest
 	Valid       bool       `json:"valid"`   // signs a delivery that begins now
 	Generation  int        `json:"generation"`
-
-	hash []byte
+	Hash        []byte     `json:"-"`
 }
 
 // Is reports whether this is the secret, in constant time.
 func (s Secret) Is(secret string) bool {
-	return subtle.ConstantTimeCompare(s.hash, hashOf(secret)) == 1
+	return subtle.ConstantTimeCompare(s.Hash, hashOf(secret)) == 1
 }
 
 const selectSecrets = `
 -- merchants.selectSecrets
-select s.merchant_id,
-       coalesce(m.webhook_url, '')                        as webhook_url,
-       s.generation,
-       s.secret_hash,
-       s.created_at at time zone 'UTC'                    as created_at,
-       s.created_by,
-       s.ends_at at time zone 'UTC'                       as ends_at,
-       s.ends_at is null or s.ends_at > clock_timestamp() as valid
-  from webhook_secrets s
-  join merchants m
-    on m.merchant_id = s.merchant_id
- where s.merchant_id = $1
- order by s.generation desc`
+select merchant_id                                    as merchant,
+       generation,
+       secret_hash                                    as hash,
+       encode(substr(secret_hash, 1, 6), 'hex')       as fingerprint,
+       created_at at time zone 'UTC'                  as created_at,
+       created_by,
+       ends_at at time zone 'UTC'                     as ends_at,
+       ends_at is null or ends_at > clock_timestamp() as valid
+  from webhook_secrets
+ where merchant_id = $1
+ order by generation desc`
 
 // ListSecrets returns the webhook secrets of a merchant, those past their end too, the newest
 // first.
 func ListSecrets(ctx context.Context, q postgres.Querier, merchant string) ([]Secret, error) {
 	rows, _ := q.Query(ctx, selectSecrets, merchant) // rows have its error too
-	secrets, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Secret, err error) {
-		var endpoint string
-		err = row.Scan(&s.Merchant, &endpoint, &s.Generation, &s.hash, &s.CreatedAt, &s.CreatedBy, &s.EndsAt, &s.Valid)
-		s.Fingerprint = hex.EncodeToString(s.hash[:min(6, len(s.hash))]) // tells secrets apart and leads to none
-		if u, unreadable := url.Parse(endpoint); unreadable == nil && u.Host != "" {
-			s.Origin = u.Scheme + "://" + u.Host
-		}
-		return s, err
-	})
+	secrets, err := pgx.CollectRows(rows, pgx.RowToStructByName[Secret])
 	if err != nil {
 		return nil, fmt.Errorf("list webhook secrets: %w", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"reflect"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -58,21 +59,17 @@ func answer(args []string, stdout, stderr io.Writer, name string) int {
 	return 0
 }
 
-// setting is a row of docs/reference/settings.md.
-type setting struct{ name, kind, standard, meaning string }
+// row is a setting's in the tables of settings.md, without back quotes.
+var row = regexp.MustCompile(`(?m)^\| ([A-Z_]+) \| (.*?) \| (.*?) \| (.*) \|$`)
 
-// settingsOf returns the settings of a program, or of all for "".
-func settingsOf(program string) (all []setting) {
-	title, none := strings.NewReplacer(":", "", ",", ""), strings.NewReplacer("`", "", `\|`, "|")
-	for section := range strings.SplitSeq(reference.Settings(), "\n## ") {
+// settingsOf returns the rows of a program's settings, or of all for "": each with its name, type, default
+// and meaning from 1 on.
+func settingsOf(program string) (all [][]string) {
+	title := strings.NewReplacer(":", "", ",", "")
+	for section := range strings.SplitSeq(strings.ReplaceAll(reference.Settings(), "`", ""), "\n## ") {
 		heading, table, _ := strings.Cut(section, "\n")
-		if program != "" && !slices.Contains(strings.Fields(title.Replace(heading)), program) {
-			continue
-		}
-		for line := range strings.Lines(table) {
-			if cells := strings.Split(strings.Trim(line, "| \n"), " | "); strings.HasPrefix(line, "| `") && len(cells) == 4 {
-				all = append(all, setting{none.Replace(cells[0]), cells[1], none.Replace(cells[2]), none.Replace(cells[3])})
-			}
+		if program == "" || slices.Contains(strings.Fields(title.Replace(heading)), program) {
+			all = append(all, row.FindAllStringSubmatch(table, -1)...)
 		}
 	}
 	return all
@@ -83,7 +80,7 @@ func help(program string) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "Usage: %[1]s [--help | --version]\n\n%[1]s is configured by environment variables. A secret may also be the content of the\nfile that the variable with _FILE behind its name names.\n", program)
 	for _, s := range settingsOf(program) {
-		fmt.Fprintf(&text, "\n  %s (%s, %s)\n    %s\n", s.name, s.kind, cmp.Or(s.standard, "empty"), s.meaning)
+		fmt.Fprintf(&text, "\n  %s (%s, %s)\n    %s\n", s[1], s[2], cmp.Or(s[3], "empty"), s[4])
 	}
 	return text.String()
 }
@@ -104,7 +101,7 @@ var alike = []string{"API_URL", "LOGLEVEL"}
 func misspelled(environ map[string]string, names []string) error {
 	known := slices.Concat(alike, names)
 	for _, s := range settingsOf("") {
-		known = append(known, s.name, s.name+"_FILE")
+		known = append(known, s[1], s[1]+"_FILE")
 	}
 	for _, given := range slices.Sorted(maps.Keys(environ)) {
 		if len(given) < shortestName || slices.Contains(known, given) || strings.HasPrefix(given, "OTEL_") {

@@ -11,7 +11,7 @@ var (
 // Known are the settings of all programs.
 func Known() (names []string) {
 	for _, s := range settingsOf("") {
-		names = append(names, s.name)
+		names = append(names, s[1])
 	}
 	return names
 }

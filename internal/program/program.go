@@ -121,14 +121,6 @@ func (s Service) Check() error {
 	return nil
 }
 
-// Pool returns the options of the program's pool. application begins the names of its sessions.
-func (s Service) Pool(application string, role postgres.Role) postgres.Options {
-	return postgres.Options{
-		Application: application + " " + Instance(), Role: role, RefusePrivileged: !s.AllowPrivilegedDatabaseUser,
-		MaxConns: s.DatabaseConnections, AllowPlaintext: s.AllowPlaintext, ExpectReplication: s.ExpectReplication,
-	}
-}
-
 // Open opens the database. It waits at most 30 s for one that is out of reach, and
 // refuses at once one that payonce must not run on, or that lacks a migration.
 func Open(ctx context.Context, log *slog.Logger, url string, o postgres.Options) (*postgres.DB, error) {

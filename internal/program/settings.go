@@ -101,26 +101,17 @@ func Settings[T any](log *slog.Logger, environ map[string]string) (settings T, e
 	return settings, nil
 }
 
-// sentence turns the library's first error into one that names the variable instead
-// of the field.
+// sentence returns the library's first error, with the variable in place of the field.
 func sentence(err error, settings reflect.Type) error {
 	if all := (env.AggregateError{}); errors.As(err, &all) && len(all.Errors) > 0 {
 		err = all.Errors[0]
 	}
-	var missing env.VarIsNotSetError
-	var empty env.EmptyVarError
-	var unread env.ParseError
-	switch {
-	case errors.As(err, &missing):
-		return fmt.Errorf("%s is not set: the program cannot start without it", missing.Key)
-	case errors.As(err, &empty):
-		return fmt.Errorf("%s is empty: the program cannot start without it", empty.Key)
-	case errors.As(err, &unread):
+	if unread := (env.ParseError{}); errors.As(err, &unread) {
 		if field, ok := settings.FieldByName(unread.Name); ok {
 			return fmt.Errorf("%s cannot be read, set it to %s: %w", variable(field), wanted(field.Type), unread.Err)
 		}
 	}
-	return fmt.Errorf("a setting cannot be read: %w", err)
+	return err
 }
 
 // wanted says what a setting of a type is.

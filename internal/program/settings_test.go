@@ -59,8 +59,8 @@ func TestLoad(t *testing.T) {
 
 	const unset = "unset"
 	for _, test := range []struct{ name, variable, value, want string }{
-		{"what must be set and is not", "CONFIG_URL", unset, "CONFIG_URL is not set: the program cannot start without it"},
-		{"what must be set and is empty", "CONFIG_URL", "", "CONFIG_URL is empty: the program cannot start without it"},
+		{"what must be set and is not", "CONFIG_URL", unset, `required environment variable "CONFIG_URL" is not set`},
+		{"what must be set and is empty", "CONFIG_URL", "", `environment variable "CONFIG_URL" should not be empty`},
 		{"what the program itself refuses", "CONFIG_MODE", "never", "CONFIG_MODE is never"},
 		{
 			"a duration without unit", "CONFIG_LEASE", "3",

@@ -63,7 +63,7 @@ func Run(ctx context.Context, log *slog.Logger, environ map[string]string, o Opt
 	log = traces.Log(log)
 	lasting, end := context.WithCancel(context.WithoutCancel(ctx))
 	s := &Service{
-		Log: log, Traces: traces, Metrics: telemetry.NewRegistry(log, o.Now), Bell: NewBell(log), options: o, lasting: lasting,
+		Log: log, Traces: traces, Metrics: telemetry.NewRegistry(log), Bell: NewBell(log), options: o, lasting: lasting,
 	}
 	defer func() {
 		end()
@@ -78,10 +78,13 @@ func Run(ctx context.Context, log *slog.Logger, environ map[string]string, o Opt
 
 // Open opens the database, whose commits ring the bell.
 func (s *Service) Open(ctx context.Context) error {
-	o := s.options.Settings.Pool(Prefix+s.options.Name, s.options.Role)
-	o.CheckSession, o.LockTimeout, o.Tracer = upkeep.CheckSession(), s.options.LockTimeout, s.Traces.Statements()
-	o.Writes, o.Committed = Statements(s.options.Writes...), Committed(s.Bell, s.options.Handles...)
-	db, err := program.Open(ctx, s.Log, s.options.DatabaseURL.Reveal(), o)
+	o := s.options
+	db, err := program.Open(ctx, s.Log, o.DatabaseURL.Reveal(), postgres.Options{
+		Application: Prefix + o.Name + " " + program.Instance(), Role: o.Role, RefusePrivileged: !o.Settings.AllowPrivilegedDatabaseUser,
+		MaxConns: o.Settings.DatabaseConnections, AllowPlaintext: o.Settings.AllowPlaintext, ExpectReplication: o.Settings.ExpectReplication,
+		CheckSession: upkeep.CheckSession(), LockTimeout: o.LockTimeout, Tracer: s.Traces.Statements(),
+		Writes: Statements(o.Writes...), Committed: Committed(s.Bell, o.Handles...),
+	})
 	if err != nil {
 		return err
 	}

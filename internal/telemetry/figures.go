@@ -3,11 +3,11 @@ package telemetry
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/payonce/payonce/internal/postgres"
 )
@@ -36,84 +36,57 @@ var allFigures = []Metric{
 	{"payonce_audit_finished_timestamp_seconds", gauge, "When the last audit ended, in seconds since 1970; recent: the workers have audited what was recorded before.", []Label{{Name: "scope"}}},
 }
 
-// figures read the gauges when a scrape needs them, at most every ten seconds. Scrapes that
-// come meanwhile wait for the same answer. If one gauge cannot be read, the only one that is
-// shown is payonce_figures_up, 0, for as long.
-type figures struct {
-	*Registry
-
-	db        postgres.Querier
-	topic     string
-	receivers []string
-	described map[string]*prometheus.Desc
-
-	mu     sync.Mutex
-	readAt time.Time
-	failed bool // the first failure of several is logged
-	shown  []prometheus.Metric
-}
-
-// Figures adds what the database alone knows, of a topic of the outbox and receivers of
-// messages. Figures is called at most once.
-func (r *Registry) Figures(db postgres.Querier, topic string, receivers []string) {
-	f := &figures{Registry: r, db: db, topic: topic, receivers: receivers, described: map[string]*prometheus.Desc{}}
+// Figures adds what the database alone knows, of a topic of the outbox and receivers of messages. Scrapes
+// read it, at most every ten seconds; those that come meanwhile wait for the same answer. If one gauge
+// cannot be read, the only one that is shown is payonce_figures_up, 0, for as long. Figures is called at
+// most once, before the first scrape.
+func (r *Registry) Figures(db *postgres.DB, topic string, receivers []string) {
+	shown := map[string]*prometheus.GaugeVec{}
 	for _, m := range allFigures {
-		f.described[m.Name] = prometheus.NewDesc(m.Name, m.Help, r.describe(m), nil)
+		shown[m.Name] = promauto.With(r.all).NewGaugeVec(prometheus.GaugeOpts{Name: m.Name, Help: m.Help}, r.describe(m))
 	}
-	r.all.MustRegister(f)
-}
-
-// Describe sends the descriptions of all gauges.
-func (f *figures) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range f.described {
-		to <- d
-	}
-}
-
-// Collect sends the gauges.
-func (f *figures) Collect(to chan<- prometheus.Metric) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.readAt.IsZero() || f.now().Sub(f.readAt) >= figuresFor {
-		shown, err := f.readAll()
-		if err != nil && !f.failed {
-			f.log.Warn("metrics could not be read", "error", err)
+	reset := func() {
+		for _, g := range shown {
+			g.Reset()
 		}
-		f.failed, f.readAt = err != nil, f.now()
-		f.shown = append(shown, prometheus.MustNewConstMetric(f.described[figuresUp], prometheus.GaugeValue, number(err == nil)))
 	}
-	for _, m := range f.shown {
-		to <- m
-	}
-}
-
-// readAll runs statements that return the names of gauges, the values of their labels,
-// and their values. A scrape that is given up serves the next one.
-func (f *figures) readAll() (shown []prometheus.Metric, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), f.figuresTimeout)
-	defer cancel()
-	for _, s := range []struct {
-		of, sql string
-		args    []any
-	}{
-		{"the inbox", selectBacklog, []any{f.receivers, countedAtMost}},
-		{"the outbox", selectUnread, []any{countedAtMost, f.topic}},
-		{"the last audits", selectAudits, nil},
-		{"what is paused", selectPaused, []any{f.receivers}},
-	} {
-		var name string
-		var labels []string
-		var value float64
-		rows, _ := f.db.Query(ctx, s.sql, s.args...) // rows have its error too
-		_, err := pgx.ForEachRow(rows, []any{&name, &labels, &value}, func() error {
-			shown = append(shown, prometheus.MustNewConstMetric(f.described[name], prometheus.GaugeValue, value, labels...))
-			return nil
-		})
+	r.figures = func() {
+		reset() // a row may be gone
+		err := readFigures(db, topic, receivers, shown)
 		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", s.of, err)
+			r.log.Warn("metrics could not be read", "error", err)
+			reset()
 		}
+		shown[figuresUp].WithLabelValues().Set(number(err == nil))
 	}
-	return shown, nil
+}
+
+// readFigures runs statements that return the names of gauges, the values of their labels,
+// and their values. A scrape that is given up serves the next one.
+func readFigures(db *postgres.DB, topic string, receivers []string, shown map[string]*prometheus.GaugeVec) error {
+	ctx, cancel := context.WithTimeout(context.Background(), figuresTimeout)
+	defer cancel()
+	b := &pgx.Batch{}
+	b.Queue(selectBacklog, receivers, countedAtMost)
+	b.Queue(selectUnread, countedAtMost, topic)
+	b.Queue(selectAudits)
+	b.Queue(selectPaused, receivers)
+	for _, q := range b.QueuedQueries {
+		q.Query(func(rows pgx.Rows) error {
+			var name string
+			var labels []string
+			var value float64
+			_, err := pgx.ForEachRow(rows, []any{&name, &labels, &value}, func() error {
+				shown[name].WithLabelValues(labels...).Set(value)
+				return nil
+			})
+			return err
+		})
+	}
+	if err := db.Pool().SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("read what the database alone knows: %w", err)
+	}
+	return nil
 }
 
 // selectBacklog reads the queues of the inbox. Each part has a partial index, so finished messages

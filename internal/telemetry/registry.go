@@ -2,48 +2,41 @@ package telemetry
 
 import (
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
+	"golang.org/x/time/rate"
 
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-// Bounds of a scrape.
-const (
-	scrapesAtOnce = 4 // more are refused
-	scrapeTimeout = 8 * time.Second
-)
+const scrapesAtOnce = 4 // more are refused
 
 // Registry has the metrics of one program. What its methods return may be used concurrently.
 type Registry struct {
 	all *prometheus.Registry
-	now func() time.Time
 	log *slog.Logger
 
 	metrics []Metric
-
-	figuresTimeout, scrapeTimeout time.Duration
+	figures func() // reads what the database alone knows
+	seldom  rate.Sometimes
 }
 
-// NewRegistry returns a registry with metrics of the process. now is the clock by which
-// what the database knows is read again.
-func NewRegistry(log *slog.Logger, now func() time.Time) *Registry {
+// NewRegistry returns a registry with metrics of the process.
+func NewRegistry(log *slog.Logger) *Registry {
 	all := prometheus.NewRegistry()
 	all.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collectors.NewBuildInfoCollector(),
 	)
-	return &Registry{
-		all: all, now: now, log: log,
-		figuresTimeout: figuresTimeout, scrapeTimeout: scrapeTimeout,
-	}
+	return &Registry{all: all, log: log, figures: func() {}, seldom: rate.Sometimes{Interval: figuresFor}}
 }
 
 // Metric describes a metric: Type is counter, gauge or histogram.
@@ -69,14 +62,19 @@ func (r *Registry) describe(m Metric) (names []string) {
 	return names
 }
 
+// Gather returns all metrics. It implements an interface of Prometheus.
+func (r *Registry) Gather() ([]*dto.MetricFamily, error) {
+	r.seldom.Do(r.figures)
+	return r.all.Gather()
+}
+
 // Handler serves the metrics in the formats of Prometheus, OpenMetrics among them.
 func (r *Registry) Handler() http.Handler {
-	return promhttp.HandlerFor(r.all, promhttp.HandlerOpts{
+	return promhttp.HandlerFor(r, promhttp.HandlerOpts{
 		ErrorLog:            slog.NewLogLogger(r.log.Handler(), slog.LevelWarn),
 		ErrorHandling:       promhttp.ContinueOnError,
 		EnableOpenMetrics:   true,
 		MaxRequestsInFlight: scrapesAtOnce,
-		Timeout:             r.scrapeTimeout,
 	})
 }
 
@@ -134,55 +132,41 @@ func (r *Registry) Times(name, help string, labels ...Label) Times {
 	return Times{h}
 }
 
-// Observe adds a time, for a value of each label.
-func (t Times) Observe(took time.Duration, values ...string) {
-	t.vec.WithLabelValues(values...).Observe(took.Seconds())
-}
-
-// Time measures the time until done is called.
+// Time measures the time until done is called, for a value of each label.
 func (t Times) Time(values ...string) (done func()) {
 	timer := prometheus.NewTimer(t.vec.WithLabelValues(values...))
 	return func() { timer.ObserveDuration() }
 }
 
-// read registers a gauge or a counter that is read at each scrape. Each label has one value.
-func (r *Registry) read(kind, name, help string, value func() float64, labels ...Label) {
-	var described []Label
-	constant := prometheus.Labels{}
-	for _, l := range labels {
-		constant[l.Name] = l.Values[0]
-		described = append(described, Label{Name: l.Name})
+// read registers a gauge that is read at each scrape, for one value of each label.
+func (r *Registry) read(name, help string, value func() float64, labels prometheus.Labels) {
+	m := Metric{Name: name, Type: gauge, Help: help}
+	for _, l := range slices.Sorted(maps.Keys(labels)) {
+		m.Labels = append(m.Labels, Label{Name: l})
 	}
-	r.describe(Metric{name, kind, help, described})
-	if kind == gauge {
-		promauto.With(r.all).NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: constant}, value)
-	} else {
-		promauto.With(r.all).NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: constant}, value)
-	}
+	r.describe(m)
+	promauto.With(r.all).NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value)
 }
 
-// Database adds what the program itself knows of its database: the connections of its pool, its
-// group commits, and the newest timeline that it has seen. It is called at most once.
+// Database adds what the program itself knows of its database: the connections of its pool, its late
+// commits, and the newest timeline that it has seen. It is called at most once.
 func (r *Registry) Database(db *postgres.DB) {
-	stat, commits := db.Pool().Stat, db.Committer().Stats
+	stat := db.Pool().Stat
 	const connections = "Connections to the database. state: in_use or idle."
-	pool := LabelOf("pool", "main")
-	r.read(gauge, "payonce_db_connections", connections, func() float64 { return float64(stat().AcquiredConns()) }, pool, LabelOf("state", "in_use"))
-	r.read(gauge, "payonce_db_connections", connections, func() float64 { return float64(stat().IdleConns()) }, pool, LabelOf("state", "idle"))
-	r.read(gauge, "payonce_db_connections_max", "Largest number of connections of the pool.", func() float64 { return float64(stat().MaxConns()) }, pool)
-	r.read(gauge, "payonce_db_timeline", "Newest timeline of the database's servers that the program has seen. A promotion begins a new one.",
-		func() float64 { return float64(db.Timeline()) })
-	r.read("counter", "payonce_shared_commits_total", "Group commits of several decisions.", func() float64 { return float64(commits().Commits) })
-	r.read("counter", "payonce_shared_commit_decisions_total", "Decisions that were committed in group commits.", func() float64 { return float64(commits().Batches) })
-	r.read(gauge, "payonce_late_commits", "Commits in flight of which the database has confirmed none for three seconds: its synchronous standby is away, it hangs, or they wait for a lock.",
-		func() float64 { return float64(commits().Late) })
+	r.read("payonce_db_connections", connections, func() float64 { return float64(stat().AcquiredConns()) }, prometheus.Labels{"pool": "main", "state": "in_use"})
+	r.read("payonce_db_connections", connections, func() float64 { return float64(stat().IdleConns()) }, prometheus.Labels{"pool": "main", "state": "idle"})
+	r.read("payonce_db_connections_max", "Largest number of connections of the pool.", func() float64 { return float64(stat().MaxConns()) }, prometheus.Labels{"pool": "main"})
+	r.read("payonce_db_timeline", "Newest timeline of the database's servers that the program has seen. A promotion begins a new one.",
+		func() float64 { return float64(db.Timeline()) }, nil)
+	r.read("payonce_late_commits", "Commits in flight of which the database has confirmed none for three seconds: its synchronous standby is away, it hangs, or they wait for a lock.",
+		func() float64 { return float64(db.Committer().Stats().Late) }, nil)
 }
 
 // Circuit adds the state of the circuit breaker before the provider. It is called at most once.
 func (r *Registry) Circuit(states []string, now func() string) {
 	for _, state := range states {
-		r.read(gauge, "payonce_provider_circuit", "1 for the state of the circuit breaker before the provider, 0 for the others. open: no request is sent. half-open: one at a time.",
-			func() float64 { return number(now() == state) }, LabelOf("state", state))
+		r.read("payonce_provider_circuit", "1 for the state of the circuit breaker before the provider, 0 for the others. open: no request is sent. half-open: one at a time.",
+			func() float64 { return number(now() == state) }, prometheus.Labels{"state": state})
 	}
 }
 

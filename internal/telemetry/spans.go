@@ -6,7 +6,6 @@ import (
 
 	"github.com/exaring/otelpgx"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -75,42 +74,25 @@ func (t *Traces) Attempting(ctx context.Context, a Attempt) (context.Context, fu
 	}
 }
 
-// Stepping begins the span of a step, and what it returns ends it. A step that did nothing
-// and called no external service leaves no span.
-func (t *Traces) Stepping(ctx context.Context, step string) (context.Context, func(did bool, err error)) {
-	ctx, span := t.start(ctx, step, trace.SpanKindInternal)
-	return ctx, func(did bool, err error) {
-		if recorded, ok := span.(sdktrace.ReadOnlySpan); !did && (!ok || recorded.ChildSpanCount() == 0) {
-			return // never ended, so never exported
-		}
-		if err != nil { // the attempt's span shows how bad that is
-			span.SetAttributes(attribute.String("payonce.end", "unfinished"))
-		}
-		span.End()
-	}
-}
-
 // Calling begins the span of a request to the provider, and what it returns ends it.
 // status is 0 where no answer came. The provider does not receive the trace.
 func (t *Traces) Calling(ctx context.Context, host, method, name string) (answered func(status int, replayed bool)) {
-	_, span := t.requesting(ctx, host, method, name)
+	_, span := t.start(ctx, name, trace.SpanKindClient, semconv.HTTPRequestMethodKey.String(method), semconv.ServerAddress(host))
 	return func(status int, replayed bool) {
 		if replayed {
 			span.SetAttributes(attribute.Bool("payonce.provider.replayed", true))
 		}
-		endRequest(span, status)
+		switch {
+		case status == 0:
+			failed(span, "no_answer")
+		case status >= 400:
+			failed(span, strconv.Itoa(status))
+		}
+		if status > 0 {
+			span.SetAttributes(semconv.HTTPResponseStatusCode(status))
+		}
+		span.End()
 	}
-}
-
-// Delivering begins the span of a webhook, and what it returns ends it. The headers name
-// the webhook's trace to the merchant.
-func (t *Traces) Delivering(ctx context.Context, host string) (headers map[string]string, answered func(status int)) {
-	ctx, span := t.requesting(ctx, host, "POST", "POST webhook")
-	return t.Carry(ctx), func(status int) { endRequest(span, status) }
-}
-
-func (t *Traces) requesting(ctx context.Context, host, method, name string) (context.Context, trace.Span) {
-	return t.start(ctx, name, trace.SpanKindClient, semconv.HTTPRequestMethodKey.String(method), semconv.ServerAddress(host))
 }
 
 // start begins a span, which records nothing where tracing is off.
@@ -119,18 +101,6 @@ func (t *Traces) start(ctx context.Context, name string, kind trace.SpanKind, at
 		return ctx, noop.Span{}
 	}
 	return t.tracer.Start(ctx, name, trace.WithSpanKind(kind), trace.WithAttributes(attributes...))
-}
-
-func endRequest(span trace.Span, status int) {
-	if status == 0 {
-		failed(span, "no_answer")
-	} else {
-		span.SetAttributes(semconv.HTTPResponseStatusCode(status))
-	}
-	if status >= 400 {
-		failed(span, strconv.Itoa(status))
-	}
-	span.End()
 }
 
 // failed marks a span with the name of a failure. The text of an error may quote anything,
@@ -142,32 +112,16 @@ func failed(span trace.Span, what string) {
 
 // Statements returns the tracer of a pool, or nil where tracing is off.
 //
-// A statement has a span if it runs under a recorded one, so a poll leaves none. A batch is
-// one span, and each refused statement of it is another. Spans have the text of the SQL and
-// never its parameters; of an error they have the SQLSTATE.
+// A statement has a span if it runs under a recorded one, so a poll leaves none. Spans have the text of
+// the SQL and never its parameters; of an error they have the SQLSTATE.
 func (t *Traces) Statements() pgx.QueryTracer {
 	if t == nil {
 		return nil
 	}
-	tracer := otelpgx.NewTracer(
+	return otelpgx.NewTracer(
 		otelpgx.WithTracerProvider(t.provider),
 		otelpgx.WithDisableConnectionDetailsInAttributes(), // the user's name
 	)
-	return statementTracer{tracer, tracer, tracer}
-}
-
-// statementTracer traces statements, batches and waits for a connection. Preparing a statement is part of
-// the statement, and the statements of a batch that are not refused are part of the batch.
-type statementTracer struct {
-	pgx.QueryTracer
-	pgx.BatchTracer
-	pgxpool.AcquireTracer
-}
-
-func (s statementTracer) TraceBatchQuery(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchQueryData) {
-	if data.Err != nil {
-		s.BatchTracer.TraceBatchQuery(ctx, conn, data)
-	}
 }
 
 // withoutErrorText exports spans without events and without status texts: a library writes errors there, which

@@ -49,20 +49,16 @@ func DeleteExpired(ctx context.Context, db *postgres.DB, log *slog.Logger, inbox
 // last for a while. Some fewer are no sign of the end: other transactions may have locked them.
 func empty(ctx context.Context, log *slog.Logger, table string, interval time.Duration, remove func() (rows int, err error)) {
 	deleted := 0
-	report := func() {
-		if deleted > 0 {
-			log.InfoContext(context.WithoutCancel(ctx), "expired rows deleted", "table", table, "rows", deleted)
-			deleted = 0
-		}
-	}
-	defer report()
-	loop.Run(ctx, log, "expired rows are not deleted", func(context.Context) (time.Duration, error) {
+	loop.Run(ctx, log, "expired rows are not deleted", func(ctx context.Context) (time.Duration, error) {
 		rows, err := remove()
 		deleted += rows
 		if err == nil && rows >= commitRows/2 {
 			return commitPause, nil
 		}
-		report()
+		if deleted > 0 {
+			log.InfoContext(ctx, "expired rows deleted", "table", table, "rows", deleted)
+			deleted = 0
+		}
 		return interval/2 + rand.N(interval), err //nolint:gosec // jitter: workers that start together do not delete together for long
 	})
 }

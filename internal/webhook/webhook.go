@@ -60,10 +60,6 @@ type Config struct {
 	// Timeout bounds one delivery, from resolving the name to the last byte
 	// that is read. 0 means 10 seconds.
 	Timeout time.Duration
-	// Observe, if set, is called with the host before a webhook is sent. Its
-	// headers are added, unsigned. answered is called with the status of the
-	// answer, 0 if there was none.
-	Observe func(ctx context.Context, host string) (headers map[string]string, answered func(status int))
 	// Now is the clock of the signatures. It is required.
 	Now func() time.Time
 }
@@ -146,34 +142,17 @@ func (s *Sender) deliver(ctx context.Context, m Message) error {
 	if err != nil {
 		return err
 	}
-	answered := s.observed(ctx, req)
 	res, err := s.transport.RoundTrip(req) // an http.Client would read the target of a redirect
 	if err != nil {
-		answered(0)
 		return s.unanswered(ctx, within, err)
 	}
 	// A body that is left unread costs the connection, and no more.
 	_, _ = io.CopyN(io.Discard, res.Body, maxBodyBytes)
 	_ = res.Body.Close()
-	answered(res.StatusCode)
 	if res.StatusCode/100 == 2 {
 		return nil
 	}
 	return &DeliveryError{StatusCode: res.StatusCode, RetryAfter: retryAfter(res.Header), Err: errors.New(http.StatusText(res.StatusCode))}
-}
-
-// observed reports the delivery to the observer and adds its headers.
-func (s *Sender) observed(ctx context.Context, req *http.Request) (answered func(status int)) {
-	if s.cfg.Observe == nil {
-		return func(int) {}
-	}
-	headers, answered := s.cfg.Observe(ctx, req.URL.Hostname())
-	for name, value := range headers {
-		if req.Header.Get(name) == "" { // signed headers stay
-			req.Header.Set(name, value)
-		}
-	}
-	return answered
 }
 
 func (s *Sender) sign(ctx context.Context, target *url.URL, m Message) (*http.Request, error) {

@@ -19,13 +19,6 @@ import (
 	"github.com/payonce/payonce/internal/webhook"
 )
 
-func verifier(t *testing.T) *standardwebhooks.Webhook {
-	t.Helper()
-	v, err := standardwebhooks.NewWebhook(secret)
-	testdb.Must(t, err)
-	return v
-}
-
 // TestDeliver_succeedsOnA2xxStatusAlone: one request is sent, redirects are not followed, and the
 // receiver may say when to deliver again.
 func TestDeliver_succeedsOnA2xxStatusAlone(t *testing.T) {
@@ -254,38 +247,3 @@ func TestDeliver_returnsTheErrorOfItsContext(t *testing.T) {
 		}
 	}
 }
-
-// The observer learns host and status of a delivery, and adds headers to it but
-// replaces none that are signed.
-func TestDeliver_reportsToItsObserver(t *testing.T) {
-	t.Parallel()
-	r := startReceiver(t, nil)
-	var hosts []string
-	var statuses []int
-	s := newSender(t, webhook.Config{
-		AllowCIDRs: loopback(),
-		Observe: func(ctx context.Context, host string) (map[string]string, func(int)) {
-			if ctx.Value(callers{}) == nil {
-				t.Error("the observer has another context than the caller's")
-			}
-			hosts = append(hosts, host)
-			return map[string]string{"traceparent": "t1", "webhook-id": "forged", "Webhook-Signature": "forged"},
-				func(status int) { statuses = append(statuses, status) }
-		},
-	})
-	ctx := context.WithValue(t.Context(), callers{}, true)
-	testdb.Must(t, s.Deliver(ctx, messageTo(r.URL+"/hook?token=private")))
-	got := r.got()[0]
-	testdb.Must(t, verifier(t).Verify(got.body, got.header))
-	if got.header.Get("Traceparent") != "t1" {
-		t.Errorf("received with %v", got.header)
-	}
-	r.Close()
-	if err := s.Deliver(ctx, messageTo(r.URL)); kinds(err) != "delivery" {
-		t.Errorf("refused with %v", err)
-	}
-	testrun.Same(t, "statuses", []int{http.StatusNoContent, 0}, statuses)
-	testrun.Same(t, "hosts", []string{"127.0.0.1", "127.0.0.1"}, hosts)
-}
-
-type callers struct{}
