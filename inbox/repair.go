@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-const repairShare = 20 // of the server's time, at most one part is for repairs
+const repairShare = 20 // of the server's time, about one part is for repairs
 
 // correctDueTimes makes due what was written while the clock of the database was ahead: no pause is longer than
 // $2, of messages that have waited at most $3 times for an external service.
