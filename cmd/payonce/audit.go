@@ -98,7 +98,7 @@ func (a auditCmd) reconcile(ctx context.Context, c *console, db *postgres.DB, cl
 	if err != nil {
 		return err
 	}
-	checks, missed, err := audit.Reconcile(ctx, db, audit.Lists(ctx, client))
+	checks, missed, err := audit.Reconcile(ctx, db.Pool(), audit.Lists(ctx, client))
 	if err != nil {
 		return err
 	}

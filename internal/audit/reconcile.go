@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -49,7 +51,7 @@ const (
 // missed are the charges whose refunds or disputes the provider lists otherwise than the ledger
 // has them: the provider's event was lost, or is not handled yet. A read of both lists for the
 // charge records what can be recorded.
-func Reconcile(ctx context.Context, q postgres.Querier, lists Provided) (checks []Check, missed []string, err error) {
+func Reconcile(ctx context.Context, db Database, lists Provided) (checks []Check, missed []string, err error) {
 	charges := &comparison{
 		noun: kindCharge, took: "took", taken: "captured", remedy: ": refund it at the provider",
 		moved: func(l Listed) bool { return l.Status == statusSucceeded || l.Amount > 0 },
@@ -62,7 +64,7 @@ func Reconcile(ctx context.Context, q postgres.Querier, lists Provided) (checks 
 	}
 	withheld := &comparison{noun: kindDispute, took: "withholds", taken: "withheld", moved: func(Listed) bool { return true }}
 	all := []*comparison{charges, returns, withheld}
-	before, err := readMoney(ctx, q)
+	before, err := readMoney(ctx, db)
 	for i, list := range []iter.Seq2[Listed, error]{lists.Payments, lists.Refunds, lists.Disputes} {
 		if err == nil {
 			err = all[i].list(list, charges)
@@ -71,7 +73,7 @@ func Reconcile(ctx context.Context, q postgres.Querier, lists Provided) (checks 
 	if err != nil {
 		return nil, nil, err
 	}
-	after, err := readMoney(ctx, q)
+	after, err := readMoney(ctx, db)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -367,11 +369,18 @@ select m.id,
  group by m.id, m.kind, m.stream_id, c.currency, c.name, c.captured`
 
 // readMoney returns the ledger's money of each kind, by its ID.
-func readMoney(ctx context.Context, q postgres.Querier) (map[string]map[string]money, error) {
-	all, err := collect[money](ctx, q, "the ledger's money", selectMoney)
-	byKind := map[string]map[string]money{kindCharge: {}, kindRefund: {}, kindDispute: {}}
-	for _, m := range all {
-		byKind[m.Kind][m.ID] = m
+func readMoney(ctx context.Context, db Database) (map[string]map[string]money, error) {
+	b, byKind := &pgx.Batch{}, map[string]map[string]money{kindCharge: {}, kindRefund: {}, kindDispute: {}}
+	b.Queue(postgres.ReadWholeTables)
+	b.Queue(selectMoney).Query(func(rows pgx.Rows) error {
+		all, err := pgx.CollectRows(rows, pgx.RowToStructByName[money])
+		for _, m := range all {
+			byKind[m.Kind][m.ID] = m
+		}
+		return err
+	})
+	if err := db.SendBatch(ctx, b).Close(); err != nil {
+		return nil, fmt.Errorf("read the ledger's money: %w", err)
 	}
-	return byKind, err
+	return byKind, nil
 }

@@ -1,6 +1,7 @@
 package audit_test
 
 import (
+	"context"
 	"errors"
 	"iter"
 	"maps"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
@@ -83,7 +85,7 @@ func TestReconcile(t *testing.T) {
 	for _, test := range cases {
 		_, l := f.listed()
 		want, missing := f.edit(l, test)
-		checks, missed, err := audit.Reconcile(t.Context(), f.db, l.provided())
+		checks, missed, err := audit.Reconcile(t.Context(), f.db.Pool(), l.provided())
 		if diff := cmp.Diff(sorted(want), violated(checks)); diff != "" || err != nil || !slices.Equal(missed, missing) {
 			t.Errorf("%s: %v, missed %q, want %q, violated (-want +got):\n%s", test.Name, err, missed, missing, diff)
 		}
@@ -127,7 +129,7 @@ func TestReconcile_besideTraffic(t *testing.T) {
 				}
 				list(l["payment"])(yield)
 			}, "payments")
-			checks, _, err := audit.Reconcile(t.Context(), f.db, provided)
+			checks, _, err := audit.Reconcile(t.Context(), f.db.Pool(), provided)
 			if got := violated(checks); len(got) != 0 || err != nil {
 				t.Errorf("violated: %v, %v", got, err)
 			}
@@ -143,7 +145,7 @@ func TestReconcile_findsWhatTheLedgerLacks(t *testing.T) {
 delete from ledger_postings where stream_id = '{sold}' and debit like 'psp_receivable:%';
 delete from ledger_postings where stream_id = '{refunded}' and credit like 'psp_receivable:%' and amount = 400`)
 	_, l := f.listed()
-	checks, _, err := audit.Reconcile(t.Context(), f.db, l.provided())
+	checks, _, err := audit.Reconcile(t.Context(), f.db.Pool(), l.provided())
 	testdb.Must(t, err)
 	testrun.Same(t, "violated", []string{"provider: captured sums equal the ledger's", "provider: refunded sums equal the ledger's"}, violated(checks))
 }
@@ -157,8 +159,34 @@ func TestReconcile_endsWithAListThatBreaksOff(t *testing.T) {
 		_, l := f.listed()
 		provided := l.provided()
 		*[]*iter.Seq2[audit.Listed, error]{&provided.Payments, &provided.Refunds, &provided.Disputes}[i] = broken
-		if _, _, err := audit.Reconcile(t.Context(), f.db, provided); !errors.Is(err, down) {
+		if _, _, err := audit.Reconcile(t.Context(), f.db.Pool(), provided); !errors.Is(err, down) {
 			t.Errorf("list %d: %v", i, err)
 		}
+	}
+}
+
+// TestReconcile_readsTheLedgerOnce: not once more for each charge.
+func TestReconcile_readsTheLedgerOnce(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.exec(`
+with charges as (
+  select 'ch_' || n as id from generate_series(1, 10000) n
+), events as (
+  insert into ledger_events
+         (event_id, stream_id, version, type, merchant_id, data, metadata, occurred_at)
+  select gen_random_uuid(), id, version, ('{charge.requested.v1,payment.captured.v1}'::text[])[version], 'acme',
+         jsonb_build_object('currency', 'USD', 'payment_intent', id), '{}', now()
+    from charges, generate_series(1, 2) version
+)
+insert into ledger_postings
+       (stream_id, version, leg, merchant_id, debit, credit, amount, currency)
+select id, 2, 1, 'acme', 'psp_receivable:stripe:USD', 'customer_receivable:acme:USD', 1, 'USD'
+  from charges`)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	_, l := f.listed()
+	if _, _, err := audit.Reconcile(ctx, f.db.Pool(), l.provided()); err != nil {
+		t.Errorf("10000 charges: %v", err)
 	}
 }
