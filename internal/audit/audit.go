@@ -150,35 +150,38 @@ func Run(ctx context.Context, db Database) (Report, error) {
 const countCases = `
 -- audit.countCases
 select '%s' as name,
-       count(*),
-       count(complaint),
-       coalesce(array_agg(left(complaint, 500) order by complaint) filter (where complaint is not null and place <= $1), '{}')
+       count(*) as checked,
+       count(complaint) as violated,
+       coalesce(array_agg(left(complaint, 500) order by complaint) filter (where complaint is not null and place <= $1), '{}') as examples
   from (
        select complaint,
               count(complaint) over (rows unbounded preceding) as place
          from (%s) as cases(complaint)) placed`
 
-// checkRows checks invariants in one statement, over the tables or, if charges are named, over the rows
-// of these.
-func checkRows(ctx context.Context, db Database, charges []string, invariants []invariant) (checks []Check, err error) {
-	b, with, args, counts := &pgx.Batch{}, "with "+facts, []any{maxExamples}, make([]string, len(invariants))
+// checkRows checks invariants in one statement, over the tables, or over the rows of charges where they are named.
+func checkRows(ctx context.Context, db Database, charges []string, invariants []invariant) ([]Check, error) {
+	settings, with, args, counts := postgres.ReadWholeTables, "with "+facts, []any{maxExamples}, make([]string, len(invariants))
 	for i, p := range invariants {
 		counts[i] = fmt.Sprintf(countCases, p.name, p.query)
 	}
-	if charges == nil {
-		b.Queue(postgres.ReadWholeTables)
-	} else {
-		b.Queue(postgres.JoinByHash)
-		with, args = "with "+rowsOfCharges+facts, append(args, charges, domain.Topic)
+	if charges != nil {
+		settings, with, args = postgres.JoinByHash, "with "+rowsOfCharges+facts, append(args, charges, domain.Topic)
 	}
-	b.Queue(with+strings.Join(counts, "\nunion all"), args...).Query(func(rows pgx.Rows) error {
-		checks, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Check])
+	return collectUnder[Check](ctx, db, settings, "rows that show whether "+invariants[0].name, with+strings.Join(counts, "\nunion all"), args...)
+}
+
+// collectUnder is collect under settings of the planner, which a statement makes.
+func collectUnder[T any](ctx context.Context, db Database, settings, what, sql string, args ...any) (found []T, err error) {
+	b := &pgx.Batch{}
+	b.Queue(settings)
+	b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByName[T])
 		return err
 	})
 	if err := db.SendBatch(ctx, b).Close(); err != nil {
-		return nil, fmt.Errorf("check that %s: %w", invariants[0].name, err)
+		return nil, fmt.Errorf("read %s: %w", what, err)
 	}
-	return checks, nil
+	return found, nil
 }
 
 // collect returns the rows of a query. what completes "read …" in the error.

@@ -8,8 +8,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -370,17 +368,10 @@ select m.id,
 
 // readMoney returns the ledger's money of each kind, by its ID.
 func readMoney(ctx context.Context, db Database) (map[string]map[string]money, error) {
-	b, byKind := &pgx.Batch{}, map[string]map[string]money{kindCharge: {}, kindRefund: {}, kindDispute: {}}
-	b.Queue(postgres.ReadWholeTables)
-	b.Queue(selectMoney).Query(func(rows pgx.Rows) error {
-		all, err := pgx.CollectRows(rows, pgx.RowToStructByName[money])
-		for _, m := range all {
-			byKind[m.Kind][m.ID] = m
-		}
-		return err
-	})
-	if err := db.SendBatch(ctx, b).Close(); err != nil {
-		return nil, fmt.Errorf("read the ledger's money: %w", err)
+	all, err := collectUnder[money](ctx, db, postgres.ReadWholeTables, "the ledger's money", selectMoney)
+	byKind := map[string]map[string]money{kindCharge: {}, kindRefund: {}, kindDispute: {}}
+	for _, m := range all {
+		byKind[m.Kind][m.ID] = m
 	}
-	return byKind, nil
+	return byKind, err
 }

@@ -13,7 +13,8 @@ import (
 // sandbox's GET /books.
 type Books struct {
 	Intents              []Intent       `json:"intents"`
-	Captures             []Capture      `json:"captures"`
+	Captures             []Money        `json:"captures"`
+	Refunds              []Money        `json:"refunds"`
 	Notifications        []Notification `json:"notifications"`
 	Requests             int            `json:"requests"`
 	DuplicatesSuppressed int            `json:"duplicates_suppressed"`
@@ -24,14 +25,16 @@ type Intent struct {
 	Reference       string `json:"reference"`
 	ChargeReference string `json:"charge_reference"`
 	ID              string `json:"id"`
+	Status          string `json:"status"`
 	Captures        int    `json:"captures"`
 }
 
-// Capture is a captured payment.
-type Capture struct {
+// Money is a captured payment, or a refund that was paid.
+type Money struct {
 	Reference       string `json:"reference"`
-	ChargeReference string `json:"charge_reference"`
+	ChargeReference string `json:"charge_reference"` // of a captured payment
 	PaymentIntent   string `json:"payment_intent"`
+	Amount          int64  `json:"amount"`
 }
 
 // Notification is a webhook as the merchant received it.
