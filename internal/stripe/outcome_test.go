@@ -92,9 +92,9 @@ func TestCall_classifiesEveryAnswer(t *testing.T) {
 				if timeout > 0 { // a late request counts where it was sent
 					p = newProvider(t, o.answer)
 				}
-				before := p.requests.Load()
+				before := p.requests()
 				zero, err := calls(newClient(t, p.URL, timeout))[call](t.Context())
-				for timeout > 0 && p.requests.Load() == before { // it timed out before its request arrived
+				for timeout > 0 && p.requests() == before { // it timed out before its request arrived
 					p, before = newProvider(t, o.answer), 0
 					zero, err = calls(newClient(t, p.URL, timeout))[call](t.Context())
 				}
@@ -104,7 +104,7 @@ func TestCall_classifiesEveryAnswer(t *testing.T) {
 				if !zero {
 					t.Errorf("%s: returned a value beside the error", call)
 				}
-				if got := p.requests.Load() - before; got != 1 {
+				if got := p.requests() - before; got != 1 {
 					t.Errorf("%s: %d requests, want 1", call, got)
 				}
 				if err != nil && strings.Contains(err.Error(), "neverprinted") {
@@ -197,8 +197,8 @@ func TestCall_returnsItsContextsError(t *testing.T) {
 			t.Errorf("%s: %v, want the context's error", call, err)
 		}
 		cancel()
-		if _, err := calls(newClient(t, unasked.URL, 0))[call](ctx); kind(err) != "context" || unasked.requests.Load() != 0 {
-			t.Errorf("%s: %v after %d requests, want none under a context that has ended", call, err, unasked.requests.Load())
+		if _, err := calls(newClient(t, unasked.URL, 0))[call](ctx); kind(err) != "context" || unasked.requests() != 0 {
+			t.Errorf("%s: %v after %d requests, want none under a context that has ended", call, err, unasked.requests())
 		}
 		if _, err := calls(newClient(t, closed.URL, 0))[call](t.Context()); kind(err) != "unavailable" {
 			t.Errorf("%s: %v, want unavailable", call, err)

@@ -3,13 +3,10 @@ package stripe_test
 import (
 	"cmp"
 	"context"
-	"debug/buildinfo"
 	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
-	"net/http"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,88 +20,6 @@ import (
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
-
-const (
-	mockModule  = "github.com/stripe/stripe-mock"
-	mockVersion = "v0.203.0"
-)
-
-// TestStripeMock sends every call to stripe-mock, which checks requests against
-// Stripe's own description of the API and answers from its fixtures. It keeps no
-// state, so this test shows that requests and answers have Stripe's shape, and
-// nothing about behavior.
-func TestStripeMock(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("not run: stripe-mock is left out by -short")
-	}
-	base := startMock(t, mockBinary(t))
-	for name, call := range calls(newClient(t, base, 0)) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if zero, err := call(t.Context()); err != nil || zero {
-				t.Errorf("the value is zero: %t, %v", zero, err)
-			}
-		})
-	}
-	t.Run("the mock refuses what Stripe refuses", func(t *testing.T) {
-		t.Parallel()
-		for _, form := range []url.Values{{"charge_id": {"ch_1"}}, {"error_on_requires_action": {"perhaps"}}} {
-			if status := ask(t, base+"/v1/payment_intents/pi_1/confirm", form); status != http.StatusBadRequest {
-				t.Errorf("%s: answered %d, want 400: this mock checks nothing", form.Encode(), status)
-			}
-		}
-	})
-}
-
-// ask posts a form of its own.
-func ask(t *testing.T, address string, form url.Values) (status int) {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address, strings.NewReader(form.Encode()))
-	testdb.Must(t, err)
-	r.Header.Set("Authorization", "Bearer "+secretKey)
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	response, err := http.DefaultClient.Do(r)
-	testdb.Must(t, err)
-	defer response.Body.Close()
-	return response.StatusCode
-}
-
-// mockBinary finds stripe-mock of the pinned version on PATH, or builds it
-// through the module proxy.
-func mockBinary(t *testing.T) string {
-	t.Helper()
-	if path, err := exec.LookPath("stripe-mock"); err == nil {
-		if info, err := buildinfo.ReadFile(path); err == nil && info.Main.Path == mockModule && info.Main.Version == mockVersion {
-			return path
-		}
-	}
-	bin := t.TempDir()
-	install := exec.CommandContext(t.Context(), "go", "install", mockModule+"@"+mockVersion)
-	install.Env = append(os.Environ(), "GOBIN="+bin, "GOFLAGS=")
-	if out, err := install.CombinedOutput(); err != nil {
-		t.Skipf("not run: stripe-mock could not be installed: %v\n%s", err, out)
-	}
-	return filepath.Join(bin, "stripe-mock")
-}
-
-// startMock runs stripe-mock on free loopback ports until the test ends, and
-// returns its origin.
-func startMock(t *testing.T, binary string) (origin string) {
-	t.Helper()
-	said := &testrun.Log{}
-	mock := exec.CommandContext(t.Context(), binary, "-http-addr", "127.0.0.1:0", "-https-addr", "127.0.0.1:0")
-	mock.Stdout = said
-	testdb.Must(t, mock.Start())
-	t.Cleanup(func() { _ = mock.Wait() }) // it is killed
-	testrun.Progress(t, "stripe-mock listens", func() (string, bool) {
-		_, after, _ := strings.Cut(said.String(), "Listening for HTTP at address: ")
-		address, _, whole := strings.Cut(after, "\n")
-		origin = "http://" + address
-		return said.String(), whole
-	})
-	return origin
-}
 
 // newSandbox runs a sandbox, and returns its origin.
 func newSandbox(t *testing.T) string {
