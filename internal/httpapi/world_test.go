@@ -22,6 +22,11 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
+func TestMain(m *testing.M) {
+	*httpapi.RequestTimeout = patience // a test that holds requests may be slow
+	testrun.Main(m)
+}
+
 const (
 	apiKey      = "sk_test_of_acme_AhTqzM0wB2" // of acme, which has a webhook
 	strangerKey = "sk_test_of_globex_7uVx9cRd" // of globex, which has none

@@ -1,8 +1,12 @@
 package webhook_test
 
 import (
+	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -10,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/internal/webhook"
@@ -164,4 +170,80 @@ func TestDeliver_checksTheAddressAtEachDial(t *testing.T) {
 	if got := r.dialed.Load(); got != 1 {
 		t.Errorf("%d connections, want 1", got)
 	}
+}
+
+// zone is a name server in memory: for each name the addresses it answers, one
+// after the other, the last one again and again.
+type zone struct {
+	mu      sync.Mutex
+	names   map[string][]string
+	queries map[string]int
+}
+
+func newZone(names map[string][]string) *zone {
+	return &zone{names: names, queries: map[string]int{}}
+}
+
+func (z *zone) resolver() *net.Resolver {
+	return &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+		client, server := net.Pipe()
+		go z.serve(server)
+		return client, nil
+	}}
+}
+
+func (z *zone) serve(conn net.Conn) {
+	defer func() { _ = conn.Close() }()
+	var size uint16
+	for binary.Read(conn, binary.BigEndian, &size) == nil {
+		query := make([]byte, size)
+		if _, err := io.ReadFull(conn, query); err != nil {
+			return
+		}
+		reply, err := z.answer(query)
+		if err != nil {
+			return
+		}
+		if _, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...)); err != nil {
+			return
+		}
+	}
+}
+
+func (z *zone) answer(query []byte) ([]byte, error) {
+	var m dnsmessage.Message
+	if err := m.Unpack(query); err != nil {
+		return nil, err
+	}
+	q := m.Questions[0]
+	header := dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class}
+	m.Response, m.RecursionAvailable, m.Additionals = true, true, nil
+	switch a, known := z.next(strings.TrimSuffix(q.Name.String(), "."), q.Type); {
+	case !known:
+		m.RCode = dnsmessage.RCodeNameError
+	case a.Is4() && q.Type == dnsmessage.TypeA:
+		m.Answers = []dnsmessage.Resource{{Header: header, Body: &dnsmessage.AResource{A: a.As4()}}}
+	case !a.Is4() && q.Type == dnsmessage.TypeAAAA:
+		m.Answers = []dnsmessage.Resource{{Header: header, Body: &dnsmessage.AAAAResource{AAAA: a.As16()}}}
+	}
+	return m.Pack()
+}
+
+// next returns the address that the name has now. A name moves on at each
+// question for an IPv4 address; each lookup asks one.
+func (z *zone) next(name string, kind dnsmessage.Type) (netip.Addr, bool) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	addresses, ok := z.names[name]
+	if !ok {
+		addresses, ok = z.names[name+"."]
+	}
+	if !ok {
+		return netip.Addr{}, false
+	}
+	i := min(z.queries[name], len(addresses)-1)
+	if kind == dnsmessage.TypeA {
+		z.queries[name]++
+	}
+	return netip.MustParseAddr(addresses[i]), true
 }
