@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -254,50 +253,5 @@ func TestRun_withoutItsStandby(t *testing.T) {
 	all.Wait()
 	if n := testdb.One[int](t, db, `select count(*) from outbox`); n != 1+keys {
 		t.Errorf("%d messages were committed, want %d", n, 1+keys)
-	}
-}
-
-// insertWaitsForGate lets each insert into the outbox wait until gate has a row.
-const insertWaitsForGate = `
-create table gate (open int);
-create function wait_for_gate() returns trigger language plpgsql security definer as $$
-begin
-  while not exists (select from public.gate) loop
-    perform pg_sleep(0.01);
-  end loop;
-  return new;
-end $$;
-create trigger wait_for_gate before insert on outbox for each row execute function wait_for_gate()`
-
-// TestRun_ringsForTheLastCommit commits a charge while the api drains.
-func TestRun_ringsForTheLastCommit(t *testing.T) {
-	t.Parallel()
-	testdb.Long(t, "it starts a server")
-	db, server := database(t)
-	listener := testdb.Session(t, server.URL("service"))
-	testdb.Exec(t, listener, `listen payonce_due`)
-	p := testrun.Start(t, run, environ(server.URL("service")))
-	testdb.Exec(t, db.Pool(), insertWaitsForGate, pgx.QueryExecModeSimpleProtocol)
-	accepted := make(chan testrun.Response, 1)
-	go func() { accepted <- sendBody(t, p, "key-last", charge) }()
-	testrun.Row(t, db, `select exists (select from pg_stat_activity where wait_event = 'PgSleep')`)
-	stopped := make(chan struct{})
-	go func() { defer close(stopped); p.Stop() }()
-	testrun.True(t, "the api drains", func() bool {
-		got, err := http.Get(p.URL + "/healthz") //nolint:noctx // the test ends soon
-		if err == nil {
-			_ = got.Body.Close()
-		}
-		return err != nil
-	})
-	testdb.Exec(t, db.Pool(), `insert into gate values (1)`)
-	if got := testrun.Receive(t, "the answer", accepted); got.Status != http.StatusAccepted {
-		t.Fatalf("%v", got)
-	}
-	testrun.Receive(t, "the end", stopped)
-	ctx, cancel := context.WithTimeout(t.Context(), testrun.Stall)
-	defer cancel()
-	if _, err := listener.WaitForNotification(ctx); err != nil {
-		t.Errorf("no worker is notified: %v", err)
 	}
 }
