@@ -369,7 +369,7 @@ func TestAbandon(t *testing.T) {
 				t.Errorf("%s: %v", check.Name, check.Examples)
 			}
 		}
-		w.happen(t, location, isCanceled)
+		w.happen(t, location, func(c domain.Charge) []domain.Event { return c.Fail(*c.Cancellation(time.Time{})) })
 		w.wantAbandoned(t, "a%20b", "failed")
 		wantProblem(t, w.send(t, abandon("a%00b")), "/problems/idempotency-key-invalid")
 	})
