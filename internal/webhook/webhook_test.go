@@ -7,14 +7,9 @@ import (
 	"crypto/x509"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
-	"net/netip"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,98 +19,6 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/internal/webhook"
 )
-
-func TestMain(m *testing.M) { testrun.Main(m) }
-
-const (
-	secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1u"
-	body   = `{"id":"evt_1","type":"charge.succeeded","data":{"amount":1999}}`
-)
-
-func messageTo(url string) webhook.Message {
-	return webhook.Message{URL: url, Secrets: []string{secret}, ID: "evt_1", Body: []byte(body)}
-}
-
-// receiver is a merchant's server. It counts connections and keeps the requests.
-type receiver struct {
-	*httptest.Server
-	dialed atomic.Int64
-
-	mu       sync.Mutex
-	requests []received
-}
-
-type received struct {
-	header http.Header
-	body   []byte
-}
-
-// newReceiver answers by answer, by default with 204.
-func newReceiver(tb testing.TB, answer http.HandlerFunc) *receiver {
-	tb.Helper()
-	r := &receiver{}
-	r.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		body, _ := io.ReadAll(req.Body)
-		r.mu.Lock()
-		r.requests = append(r.requests, received{req.Header, body})
-		r.mu.Unlock()
-		if answer == nil {
-			w.WriteHeader(http.StatusNoContent)
-			return
-		}
-		answer(w, req)
-	}))
-	r.Config.ConnState = func(_ net.Conn, state http.ConnState) {
-		if state == http.StateNew {
-			r.dialed.Add(1)
-		}
-	}
-	r.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
-	tb.Cleanup(r.Close)
-	return r
-}
-
-func startReceiver(tb testing.TB, answer http.HandlerFunc) *receiver {
-	tb.Helper()
-	r := newReceiver(tb, answer)
-	r.Start()
-	return r
-}
-
-func (r *receiver) got() []received {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.requests
-}
-
-func newSender(tb testing.TB, cfg webhook.Config) *webhook.Sender {
-	tb.Helper()
-	if cfg.Now == nil {
-		cfg.Now = time.Now
-	}
-	s := webhook.New(cfg)
-	tb.Cleanup(s.Close)
-	return s
-}
-
-func loopback() []netip.Prefix {
-	return []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
-}
-
-// kinds names every kind that the error is of. There must be exactly one.
-func kinds(err error) string {
-	var all []string
-	if _, ok := errors.AsType[*webhook.TargetError](err); ok {
-		all = append(all, "target")
-	}
-	if _, ok := errors.AsType[*webhook.DeliveryError](err); ok {
-		all = append(all, "delivery")
-	}
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		all = append(all, "context")
-	}
-	return strings.Join(all, " and ")
-}
 
 func verifier(t *testing.T) *standardwebhooks.Webhook {
 	t.Helper()
