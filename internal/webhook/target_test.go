@@ -182,8 +182,8 @@ const (
 	body   = `{"id":"evt_1","type":"charge.succeeded","data":{"amount":1999}}`
 )
 
-func messageTo(url string) webhook.Message {
-	return webhook.Message{URL: url, Secrets: []string{secret}, ID: "evt_1", Body: []byte(body)}
+func messageTo(target string) webhook.Message {
+	return webhook.Message{URL: target, Secrets: []string{secret}, ID: "evt_1", Body: []byte(body)}
 }
 
 // receiver is a merchant's server. It counts connections and keeps the requests.
