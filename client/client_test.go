@@ -82,62 +82,52 @@ func (s *service) client(t *testing.T, folder string) *client.Client {
 
 var order = api.ChargeRequest{OrderId: "17", Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa"}
 
+// TestCharge_isSentAgainUntilItIsAnswered, by payonce: neither a redirect nor the page of a proxy is a refusal, so
+// the outcome is unknown.
 func TestCharge_isSentAgainUntilItIsAnswered(t *testing.T) {
 	t.Parallel()
-	accepted := answer{202, charge, nil}
 	busy := problem("unavailable", 503, true, "same-key")
 	busy.header = http.Header{"Retry-After": {"1"}}
-	for name, first := range map[string]answer{
-		"no answer":                 {},
-		"no sooner than it says":    busy,
-		"unavailable":               problem("unavailable", 503, true, "same-key"),
-		"a proxy's error":           {502, "<html>", nil},
-		"too many requests":         problem("rate-limited", 429, true, "same-key"),
-		"key in use":                problem("idempotency-key-in-use", 409, true, "same-key"),
-		"key in use, as 425":        problem("idempotency-key-in-use", 425, true, "same-key"),
-		"key in use, as 202":        {202, "{}\n", nil},
-		"an answer that is cut off": {202, charge[:20], http.Header{"Content-Length": {"500"}}},
+	for name, test := range map[string]struct {
+		first answer
+		sends int
+	}{
+		"no answer":                 {answer{}, 3},
+		"no sooner than it says":    {busy, 3},
+		"unavailable":               {problem("unavailable", 503, true, "same-key"), 3},
+		"a proxy's error":           {answer{502, "<html>", nil}, 3},
+		"too many requests":         {problem("rate-limited", 429, true, "same-key"), 3},
+		"key in use":                {problem("idempotency-key-in-use", 409, true, "same-key"), 3},
+		"key in use, as 425":        {problem("idempotency-key-in-use", 425, true, "same-key"), 3},
+		"key in use, as 202":        {answer{202, "{}\n", nil}, 3},
+		"an answer that is cut off": {answer{202, charge[:20], http.Header{"Content-Length": {"500"}}}, 3},
+		"not valid":                 {problem("validation", 422, false, "same-key"), 1},
+		"order taken":               {problem("order-taken", 409, false, "new-key"), 1},
+		"key expired":               {problem("idempotency-key-expired", 410, false, "new-key"), 1},
+		"unauthorized":              {problem("unauthorized", 401, false, "same-key"), 1},
+		"a redirect":                {answer{301, "", http.Header{"Location": {"/elsewhere"}}}, 1},
+		"a proxy's page":            {answer{404, "<html>", nil}, 1},
+		"a proxy's page with 200":   {answer{200, "<html>", nil}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := serve(t, first, first, accepted)
+			s := serve(t, test.first, test.first, answer{202, charge, nil})
 			got, err := s.client(t, t.TempDir()).Charge(t.Context(), operation, order)
-			must(t, err)
-			if got.Id != "ch_1" {
-				t.Errorf("the charge is %q", got.Id)
+			refusal := &client.RefusalError{}
+			refused := errors.As(err, &refusal)
+			if (err == nil) != (test.sends == 3) || (got.Id == "ch_1") != (err == nil) {
+				t.Errorf("the charge is %q, %v", got.Id, err)
 			}
-			if waited := s.at[1].Sub(s.at[0]); first.header.Get("Retry-After") != "" && waited < time.Second {
-				t.Errorf("it waited %v", waited)
+			if err != nil && refused != strings.HasPrefix(test.first.body, "{") || refused && (refusal.Status != test.first.status || refusal.RetryWith == "") {
+				t.Errorf("the error is %v", err)
 			}
-			if len(s.received) != 3 || len(slices.Compact(slices.Clone(s.received))) != 1 {
-				t.Errorf("sent %q, want the same request three times", s.received)
+			if len(s.received) != test.sends || len(slices.Compact(slices.Clone(s.received))) != 1 {
+				t.Errorf("sent %q, want the same request %d times", s.received, test.sends)
+			}
+			if test.first.header.Get("Retry-After") != "" && s.at[1].Sub(s.at[0]) < time.Second {
+				t.Errorf("sent at %v", s.at)
 			}
 		})
-	}
-}
-
-// TestCharge_refused_isNotSentAgain. Neither a redirect nor the page of a proxy is an answer of payonce: then the
-// outcome is unknown.
-func TestCharge_refused_isNotSentAgain(t *testing.T) {
-	t.Parallel()
-	for _, refused := range []answer{
-		problem("validation", 422, false, "same-key"),
-		problem("order-taken", 409, false, "new-key"),
-		problem("idempotency-key-expired", 410, false, "new-key"),
-		problem("unauthorized", 401, false, "same-key"),
-		{301, "", http.Header{"Location": {"/elsewhere"}}},
-		{404, "<html>", nil},
-		{200, "<html>", nil},
-	} {
-		s := serve(t, refused)
-		_, err := s.client(t, t.TempDir()).Charge(t.Context(), operation, order)
-		got := &client.RefusalError{}
-		if known := errors.As(err, &got); err == nil || known != strings.HasPrefix(refused.body, "{") || known && (got.Status != refused.status || got.RetryWith == "") {
-			t.Errorf("%d: the error is %v", refused.status, err)
-		}
-		if len(s.received) != 1 {
-			t.Errorf("%d: sent %d times", refused.status, len(s.received))
-		}
 	}
 }
 

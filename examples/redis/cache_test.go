@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"os/exec"
-	"strconv"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -31,10 +30,10 @@ func TestMain(m *testing.M) {
 	testrun.Main(m)
 }
 
-// shop receives orders with a cache, and without one.
+// shop receives orders with a cache.
 type shop struct {
-	db            groupcommit.DB
-	cached, plain idempotency.Options
+	db      groupcommit.DB
+	options idempotency.Options
 
 	cache  *rediscache.Cache
 	found  atomic.Value // what the last look-up found
@@ -70,8 +69,8 @@ func open(tb testing.TB) *shop {
 	s.cache = rediscache.New(url, []byte("32 random bytes of a real program"), time.Hour, func(f rediscache.Found) { s.found.Store(f) })
 	tb.Cleanup(func() { testrun.Must(tb, s.cache.Close()) })
 	s.db = groupcommit.New(s.pool, groupcommit.Options{Writes: groupcommit.NewStatements(idempotency.Writes()...)})
-	s.plain.Retention, s.cached.Retention = time.Hour, time.Hour
-	s.cached.Read = s.cache.Read(idempotency.ReadKey)
+	s.options.Retention = time.Hour
+	s.options.Read = s.cache.Read(idempotency.ReadKey)
 	return s
 }
 
@@ -109,9 +108,9 @@ func (s *shop) do(tb testing.TB, command string, args ...any) any {
 }
 
 // order receives an order under a key.
-func (s *shop) order(ctx context.Context, o idempotency.Options, key, item string) (idempotency.Result, error) {
+func (s *shop) order(ctx context.Context, key, item string) (idempotency.Result, error) {
 	request := idempotency.Request{Fingerprint: idempotency.Fingerprint([]byte(item)), Canonical: fmt.Appendf(nil, `{"item":%q}`, item)}
-	return idempotency.Receive(ctx, s.db, idempotency.Key{Scope: "acme", Operation: "order.v1", Value: key}, request, o,
+	return idempotency.Receive(ctx, s.db, idempotency.Key{Scope: "acme", Operation: "order.v1", Value: key}, request, s.options,
 		func(_ context.Context, b *pgx.Batch, _ time.Time) (idempotency.Answer, error) {
 			b.Queue(`insert into orders values ($1)`, key)
 			return idempotency.Answer{StatusCode: http.StatusCreated, Body: []byte(`{"order":"` + key + `"}`)}, nil
@@ -122,7 +121,7 @@ func (s *shop) order(ctx context.Context, o idempotency.Options, key, item strin
 func (s *shop) wantReplay(t *testing.T, first idempotency.Result, found rediscache.Found, trips int64) {
 	t.Helper()
 	before := s.trips.Load()
-	got, err := s.order(t.Context(), s.cached, "k1", "lamp")
+	got, err := s.order(t.Context(), "k1", "lamp")
 	want := first
 	want.Replayed = true
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
@@ -145,11 +144,11 @@ func (s *shop) pauseOver(t *testing.T) {
 func TestCache_answersReplays(t *testing.T) {
 	t.Parallel()
 	s := open(t)
-	first, err := s.order(t.Context(), s.cached, "k1", "lamp")
+	first, err := s.order(t.Context(), "k1", "lamp")
 	testrun.Must(t, err)
 	s.wantReplay(t, first, rediscache.Miss, 1)
 	s.wantReplay(t, first, rediscache.Hit, 0)
-	if _, err := s.order(t.Context(), s.cached, "k1", "desk"); !errors.Is(err, idempotency.ErrReused) {
+	if _, err := s.order(t.Context(), "k1", "desk"); !errors.Is(err, idempotency.ErrReused) {
 		t.Errorf("another order under the key: %v", err)
 	}
 
@@ -189,17 +188,17 @@ func TestCache_answersReplays(t *testing.T) {
 func TestCache_refusesEntries(t *testing.T) {
 	t.Parallel()
 	s := open(t)
-	s.cached.Retention = 3 * time.Second
+	s.options.Retention = 3 * time.Second
 	for range 2 {
-		_, err := s.order(t.Context(), s.cached, "k1", "lamp")
+		_, err := s.order(t.Context(), "k1", "lamp")
 		testrun.Must(t, err)
 	}
 	one, err := redis.String(s.do(t, "RANDOMKEY"), nil)
 	testrun.Must(t, err)
 	s.do(t, "PERSIST", one)
-	s.cached.Retention = time.Hour
+	s.options.Retention = time.Hour
 	for range 2 {
-		_, err = s.order(t.Context(), s.cached, "k2", "lamp")
+		_, err = s.order(t.Context(), "k2", "lamp")
 		testrun.Must(t, err)
 	}
 	both, err := redis.Strings(s.do(t, "KEYS", "*"), nil)
@@ -209,40 +208,12 @@ func TestCache_refusesEntries(t *testing.T) {
 			s.do(t, "COPY", one, name, "REPLACE")
 		}
 	}
-	got, err := s.order(t.Context(), s.cached, "k2", "lamp")
+	got, err := s.order(t.Context(), "k2", "lamp")
 	if err != nil || string(got.Body) != `{"order":"k2"}` || s.found.Load() != rediscache.Failed {
 		t.Errorf("another key's entry is answered with %s, %v, found %q", got.Body, err, s.found.Load())
 	}
 	time.Sleep(3 * time.Second)
-	if _, err := s.order(t.Context(), s.cached, "k1", "lamp"); !errors.Is(err, idempotency.ErrExpired) || s.found.Load() != rediscache.Miss {
+	if _, err := s.order(t.Context(), "k1", "lamp"); !errors.Is(err, idempotency.ErrExpired) || s.found.Load() != rediscache.Miss {
 		t.Errorf("an expired entry: %v, found %q", err, s.found.Load())
-	}
-}
-
-// BenchmarkReplay measures the replay of one of 1000 answers.
-func BenchmarkReplay(b *testing.B) {
-	s := open(b)
-	const keys = 1000
-	for i := range 2 * keys {
-		if _, err := s.order(b.Context(), s.cached, strconv.Itoa(i%keys), "lamp"); err != nil {
-			b.Fatal(err)
-		}
-	}
-	for name, o := range map[string]idempotency.Options{"postgres": s.plain, "redis": s.cached} {
-		for _, callers := range []int{1, 16} {
-			b.Run(fmt.Sprintf("%s/%d", name, callers), func(b *testing.B) {
-				var next atomic.Int64
-				began := time.Now()
-				b.SetParallelism(callers) // with -cpu 1
-				b.RunParallel(func(pb *testing.PB) {
-					for pb.Next() {
-						if _, err := s.order(b.Context(), o, strconv.Itoa(int(next.Add(1)%keys)), "lamp"); err != nil {
-							b.Error(err)
-						}
-					}
-				})
-				b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "replays/s")
-			})
-		}
 	}
 }

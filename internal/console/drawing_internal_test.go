@@ -2,6 +2,7 @@ package console
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -34,43 +35,22 @@ func TestDraw(t *testing.T) {
 // TestDraw_callsOfTheProvider: an event that is about a call is drawn with the call before it, if it can be read.
 func TestDraw_callsOfTheProvider(t *testing.T) {
 	t.Parallel()
-	const create, confirm = "create the payment", "confirm the payment"
-	started, captured := domain.PaymentStarted{PaymentIntent: "pi_1"}, domain.PaymentCaptured{PaymentIntent: "pi_1"}
-	declined := domain.PaymentDeclined{Failure: domain.Failure{Code: domain.CardDeclined}}
-	type events = []domain.Event
-	for name, test := range map[string]struct {
-		events events
+	for _, test := range []struct {
+		detail audit.Detail
 		calls  []string
 	}{
-		"captured":                   {events{started, captured}, []string{create, confirm}},
-		"a failed creation":          {events{domain.PaymentAttemptFailed{Stage: domain.StageCreate}}, []string{create}},
-		"a failed confirmation":      {events{domain.PaymentAttemptFailed{Stage: domain.StageConfirm}}, []string{confirm}},
-		"declined":                   {events{started, declined}, []string{create, "no payment"}},
-		"a failed attempt to refund": {events{domain.RefundAttemptFailed{RefundID: "re_1"}}, []string{"refund"}},
-		"refunded":                   {events{domain.RefundSucceeded{RefundID: "re_1"}}, []string{"refund"}},
-		"a failed refund":            {events{domain.RefundFailed{RefundID: "re_1"}}, []string{"refund"}},
-		"events that are about none": {events{domain.ChargeRequested{}, domain.RefundObserved{RefundID: "re_1"}}, nil},
+		{domain.Details(domain.PaymentAttemptFailed{Stage: domain.StageConfirm}), []string{"confirm the payment"}},
+		{audit.Detail{"event_id": "e1"}, nil},
 	} {
-		var drawn audit.Timeline
-		for _, e := range test.events {
-			drawn.Entries = append(drawn.Entries, audit.TimelineEntry{Kind: "event", What: domain.TypeOf(e), Detail: domain.Details(e)})
+		drawn := audit.Timeline{Entries: []audit.TimelineEntry{{Kind: "event", What: "payment.attempt_failed.v1", Detail: test.detail}}}
+		var calls []string
+		for _, r := range draw(drawn).Rows {
+			if r.lane.Name == "provider" {
+				calls = append(calls, r.Text)
+			}
 		}
-		testrun.Same(t, name, test.calls, callsIn(drawn))
-		for i := range drawn.Entries {
-			drawn.Entries[i].Detail = audit.Detail{"event_id": "e1"}
-		}
-		testrun.Same(t, name+", if it cannot be read", []string(nil), callsIn(drawn))
+		testrun.Same(t, fmt.Sprint(test.detail), test.calls, calls)
 	}
-}
-
-// callsIn are the texts of the rows of the provider.
-func callsIn(drawn audit.Timeline) (calls []string) {
-	for _, r := range draw(drawn).Rows {
-		if r.lane.Name == "provider" {
-			calls = append(calls, r.Text)
-		}
-	}
-	return calls
 }
 
 // TestDraw_manyRows: of a long timeline the end is drawn, of any words, and of workers beyond the alphabet.
@@ -96,6 +76,18 @@ func TestDraw_manyRows(t *testing.T) {
 	for _, active := range []string{"<script>", "\u202e", "\x00"} {
 		if strings.Contains(got.String(), active) {
 			t.Errorf("the drawing holds %q", active)
+		}
+	}
+}
+
+// TestShort: what takes less than half a millisecond is not shown as nothing.
+func TestShort(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		0: "0s", 412_345 * time.Nanosecond: "410µs", 1_499 * time.Microsecond: "1ms", 61_000_400 * time.Microsecond: "1m1s",
+	} {
+		if got := short(d); got != want {
+			t.Errorf("%d ns is shown as %s, want %s", d, got, want)
 		}
 	}
 }

@@ -17,11 +17,8 @@ import (
 	"github.com/bojanz/currency"
 	"github.com/jackc/pgx/v5"
 	"github.com/labstack/echo/v4"
-	"github.com/pb33f/go-yaml"
-	"github.com/pb33f/libopenapi-validator/schema_validation"
 	"github.com/pb33f/libopenapi/datamodel/high/base"
 	v3 "github.com/pb33f/libopenapi/datamodel/high/v3"
-	"github.com/pb33f/libopenapi/orderedmap"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/httpapi"
@@ -118,56 +115,10 @@ func TestContract_hasEveryRoute(t *testing.T) {
 	testrun.Same(t, "routes of the contract, and of the manual", listed, told)
 }
 
-// TestContract_examplesAreValid: each is what the schema beside it asks for.
-func TestContract_examplesAreValid(t *testing.T) {
-	t.Parallel()
-	checked := 0
-	check := func(where string, proxy *base.SchemaProxy, one *yaml.Node, many *orderedmap.Map[string, *base.Example]) {
-		nodes := []*yaml.Node{one}
-		for example := range many.ValuesFromOldest() {
-			nodes = append(nodes, example.Value)
-		}
-		for _, node := range slices.DeleteFunc(nodes, func(n *yaml.Node) bool { return n == nil }) {
-			checked++
-			var value any
-			testdb.Must(t, node.Decode(&value))
-			if ok, wrong := schema_validation.NewSchemaValidator().ValidateSchemaObject(proxy.Schema(), value); !ok {
-				t.Errorf("%s: %v", where, wrong)
-			}
-		}
-	}
-	for path, item := range theContract(t).Paths.PathItems.FromOldest() {
-		for method, o := range item.GetOperations().FromOldest() {
-			where := method + " " + path
-			for _, p := range slices.Concat(item.Parameters, o.Parameters) {
-				check(where+" "+p.Name, p.Schema, p.Example, p.Examples)
-			}
-			contents := []*orderedmap.Map[string, *v3.MediaType]{}
-			if o.RequestBody != nil {
-				contents = append(contents, o.RequestBody.Content)
-			}
-			for r := range o.Responses.Codes.ValuesFromOldest() {
-				contents = append(contents, r.Content)
-			}
-			for _, content := range contents {
-				for m := range content.ValuesFromOldest() {
-					check(where, m.Schema, m.Example, m.Examples)
-				}
-			}
-		}
-	}
-	if checked < 15 {
-		t.Errorf("%d examples", checked)
-	}
-}
-
 // TestContract_hasEveryWebhook: each webhook is a request of the contract, with its body and the headers of its signature.
 func TestContract_hasEveryWebhook(t *testing.T) {
 	t.Parallel()
-	c, unchecked := theContract(t), map[string]bool{}
-	for _, kind := range domain.EventTypes() {
-		unchecked[kind.Name] = kind.Webhook != ""
-	}
+	c, checked := theContract(t), map[string]bool{}
 	const started = "charge.requested.v1 inventory.reserved.v1 payment.started.v1 "
 	const succeeded = started + "payment.captured.v1 charge.succeeded.v1 "
 	for _, names := range []string{
@@ -191,7 +142,7 @@ func TestContract_hasEveryWebhook(t *testing.T) {
 			if kind == "" {
 				continue
 			}
-			unchecked[name] = false
+			checked[name] = true
 			hook, _, _ := strings.Cut(strings.Replace(kind, "charge.dispute_", "dispute.", 1), ".")
 			if c.Paths.PathItems.GetOrZero(webhooks+hook) == nil {
 				t.Fatalf("the contract has no webhook %s", hook)
@@ -208,9 +159,9 @@ func TestContract_hasEveryWebhook(t *testing.T) {
 			}
 		}
 	}
-	for name, missing := range unchecked {
-		if missing {
-			t.Errorf("no webhook of %s is checked", name)
+	for _, kind := range domain.EventTypes() {
+		if kind.Webhook != "" && !checked[kind.Name] {
+			t.Errorf("no webhook of %s is checked", kind.Name)
 		}
 	}
 }

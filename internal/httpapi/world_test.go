@@ -22,6 +22,11 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
+func TestMain(m *testing.M) {
+	*httpapi.RequestTimeout = patience // a test that holds requests may be slow
+	testrun.Main(m)
+}
+
 const (
 	apiKey      = "sk_test_of_acme_AhTqzM0wB2" // of acme, which has a webhook
 	strangerKey = "sk_test_of_globex_7uVx9cRd" // of globex, which has none
@@ -176,11 +181,7 @@ func happens(events ...domain.Event) decision {
 // paid is a payment that was started under an intent, and took the money.
 func paid(intent string) decision {
 	return func(c domain.Charge) []domain.Event {
-		return []domain.Event{
-			domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: intent},
-			domain.PaymentCaptured{Provider: domain.Provider, PaymentIntent: intent, Amount: c.Amount, Currency: c.Currency, Fee: c.Fee},
-			domain.ChargeSucceeded{},
-		}
+		return append([]domain.Event{domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: intent}}, c.Capture(intent, c.Money)...)
 	}
 }
 
@@ -191,9 +192,6 @@ func returned(id string) decision {
 		return r.Resolve("re_9", false, "")
 	}
 }
-
-// isCanceled is a charge whose cancellation was requested.
-func isCanceled(c domain.Charge) []domain.Event { return c.Fail(*c.Cancellation(time.Time{})) }
 
 // happen commits decisions about the charge at a location, as a worker would.
 func (w *world) happen(t *testing.T, location string, decisions ...decision) {

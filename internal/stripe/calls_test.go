@@ -7,52 +7,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/bojanz/currency"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/testrun"
 )
-
-// recorder keeps what was sent.
-type recorder struct {
-	mu   sync.Mutex
-	sent []sent
-}
-
-type sent struct {
-	Request string
-	Form    url.Values
-	Key     string
-}
-
-func (rec *recorder) answers(status int, body string) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		rec.mu.Lock()
-		defer rec.mu.Unlock()
-		_ = r.ParseForm()
-		rec.sent = append(rec.sent, sent{r.Method + " " + r.URL.Path, r.Form, r.Header.Get("Idempotency-Key")})
-		answer(status, body)(w, r)
-	}
-}
-
-func (rec *recorder) all() []sent {
-	rec.mu.Lock()
-	defer rec.mu.Unlock()
-	return rec.sent
-}
-
-func (rec *recorder) requests() (all []string) {
-	for _, s := range rec.all() {
-		all = append(all, s.Request)
-	}
-	return all
-}
 
 // Each call sends its key and its parameters, and reads what it gets. A confirmation sends
 // no payment method.
@@ -125,12 +88,11 @@ func TestCall_sendsItsParameters(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var rec recorder
-			got, err := tc.call(t.Context(), newClient(t, newProvider(t, rec.answers(200, tc.answer)).URL, 0))
-			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
-				t.Errorf("%v (-want +got):\n%s", err, diff)
-			}
-			testrun.Same(t, "sent", []sent{tc.sent}, rec.all())
+			p := newProvider(t, answer(200, tc.answer))
+			got, err := tc.call(t.Context(), newClient(t, p.URL, 0))
+			testrun.Must(t, err)
+			testrun.Same(t, "the value", tc.want, got)
+			testrun.Same(t, "sent", []sent{tc.sent}, p.got())
 		})
 	}
 }
@@ -169,34 +131,33 @@ func TestRetrieveIntent_tellsADeclinedIntentFromANewOne(t *testing.T) {
 // key of its own.
 func TestCancelIntent(t *testing.T) {
 	t.Parallel()
+	const cancel, retrieve = "POST /v1/payment_intents/pi_1/cancel", "GET /v1/payment_intents/pi_1"
+	succeeded := answer(200, intentJSON("status", "succeeded"))
 	for name, tc := range map[string]struct {
-		status int
-		body   string
-		want   []string
+		canceled http.HandlerFunc
+		want     []string
 	}{
-		"an open intent": {200, intentJSON("status", "succeeded"), []string{"POST /v1/payment_intents/pi_1/cancel"}},
+		"an open intent": {succeeded, []string{cancel}},
 		"an intent that was": {
-			400, errorJSON("invalid_request_error", "payment_intent_unexpected_state"),
-			[]string{"POST /v1/payment_intents/pi_1/cancel", "GET /v1/payment_intents/pi_1"},
+			answer(400, errorJSON("invalid_request_error", "payment_intent_unexpected_state")), []string{cancel, retrieve},
 		},
 	} {
-		var rec recorder
-		cancel, retrieve := rec.answers(tc.status, tc.body), rec.answers(200, intentJSON("status", "succeeded"))
-		c := newClient(t, newProvider(t, func(w http.ResponseWriter, r *http.Request) {
-			if r.Method == http.MethodGet {
-				retrieve(w, r)
-				return
-			}
-			cancel(w, r)
-		}).URL, 0)
+		p := newProvider(t, func(w http.ResponseWriter, r *http.Request) {
+			map[string]http.HandlerFunc{http.MethodPost: tc.canceled, http.MethodGet: succeeded}[r.Method](w, r)
+		})
+		c := newClient(t, p.URL, 0)
 		for range 2 {
 			if got, err := c.CancelIntent(t.Context(), "pi_1"); err != nil || got.ID != "pi_1" || got.Status != stripe.Succeeded {
 				t.Errorf("%s: the intent is %s %s, %v", name, got.ID, got.Status, err)
 			}
 		}
-		testrun.Same(t, name+": sent", slices.Repeat(tc.want, 2), rec.requests())
-		if sent := rec.all(); sent[0].Key == sent[len(tc.want)].Key || len(sent[0].Key) < 26 {
-			t.Errorf("keys are %q and %q", sent[0].Key, sent[len(tc.want)].Key)
+		var requests []string
+		for _, s := range p.got() {
+			requests = append(requests, s.Request)
+		}
+		testrun.Same(t, name+": sent", slices.Repeat(tc.want, 2), requests)
+		if first, second := p.got()[0].Key, p.got()[len(tc.want)].Key; first == second || len(first) < 26 {
+			t.Errorf("keys are %q and %q", first, second)
 		}
 	}
 }

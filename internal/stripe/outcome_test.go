@@ -3,6 +3,7 @@ package stripe_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -92,9 +93,9 @@ func TestCall_classifiesEveryAnswer(t *testing.T) {
 				if timeout > 0 { // a late request counts where it was sent
 					p = newProvider(t, o.answer)
 				}
-				before := p.requests.Load()
+				before := p.requests()
 				zero, err := calls(newClient(t, p.URL, timeout))[call](t.Context())
-				for timeout > 0 && p.requests.Load() == before { // it timed out before its request arrived
+				for timeout > 0 && p.requests() == before { // it timed out before its request arrived
 					p, before = newProvider(t, o.answer), 0
 					zero, err = calls(newClient(t, p.URL, timeout))[call](t.Context())
 				}
@@ -104,7 +105,7 @@ func TestCall_classifiesEveryAnswer(t *testing.T) {
 				if !zero {
 					t.Errorf("%s: returned a value beside the error", call)
 				}
-				if got := p.requests.Load() - before; got != 1 {
+				if got := p.requests() - before; got != 1 {
 					t.Errorf("%s: %d requests, want 1", call, got)
 				}
 				if err != nil && strings.Contains(err.Error(), "neverprinted") {
@@ -197,8 +198,8 @@ func TestCall_returnsItsContextsError(t *testing.T) {
 			t.Errorf("%s: %v, want the context's error", call, err)
 		}
 		cancel()
-		if _, err := calls(newClient(t, unasked.URL, 0))[call](ctx); kind(err) != "context" || unasked.requests.Load() != 0 {
-			t.Errorf("%s: %v after %d requests, want none under a context that has ended", call, err, unasked.requests.Load())
+		if _, err := calls(newClient(t, unasked.URL, 0))[call](ctx); kind(err) != "context" || unasked.requests() != 0 {
+			t.Errorf("%s: %v after %d requests, want none under a context that has ended", call, err, unasked.requests())
 		}
 		if _, err := calls(newClient(t, closed.URL, 0))[call](t.Context()); kind(err) != "unavailable" {
 			t.Errorf("%s: %v, want unavailable", call, err)
@@ -225,4 +226,51 @@ func TestAccount(t *testing.T) {
 			t.Errorf("%s: %+v, %v, want %+v and %q; it is blocked by %q", name, got, err, test.want, test.kind, c.Blocked())
 		}
 	}
+}
+
+// FuzzAnswer gives any answer to each call. What comes of it is an object of the form that was
+// asked for, from an answer of 2xx, or exactly one kind of error.
+func FuzzAnswer(f *testing.F) {
+	list := func(items string) string { return `{"object":"list","data":[` + items + `],"has_more":false}` }
+	for _, body := range []string{
+		"", "{}", "null", "[]", "<html>", intentJSON(), intentJSON("status", "succeeded", "amount_received", 1999), intentJSON("id", "pi_2"),
+		intentJSON("currency", "mga", "amount", -9223372036854775808), intentJSON("currency", "isk", "amount", 101), intentJSON("status", "odd"),
+		refundJSON(), refundJSON("payment_intent", nil), refundJSON("status", "failed"),
+		list(refundJSON()), list(refundJSON() + "," + refundJSON()), list("{}"), list("null"), `{"object":"list","data":[],"has_more":true}`,
+		errorJSON("card_error", "card_declined"), errorJSON("card_error", "card_declined", "payment_intent", map[string]any{"id": "pi_2"}),
+		errorJSON("idempotency_error", "idempotency_key_in_use"),
+		errorJSON("invalid_request_error", "payment_intent_unexpected_state"), `{"error":null}`, `{"error":"x"}`,
+	} {
+		for _, status := range []int{200, 302, 400, 402, 409, 429, 500, 503} {
+			f.Add(status, "1", "true", body)
+		}
+	}
+	var status int
+	var retryAfter, replayed, body string
+	p := newProvider(f, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["Retry-After"], w.Header()["Idempotent-Replayed"] = []string{retryAfter}, []string{replayed}
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	})
+	c := newClient(f, p.URL, 10*time.Second)
+	f.Fuzz(func(t *testing.T, s int, after, again, b string) {
+		status, retryAfter, replayed, body = 200+(s%400+400)%400, after, again, b
+		check := func(call string, valid bool, err error) {
+			_, known := errors.AsType[*stripe.Error](err)
+			if err != nil && !known || err == nil && (!valid || status > 299) {
+				t.Errorf("%s of %d %q: valid %t, error %v", call, status, body, valid, err)
+			}
+		}
+		in, err := c.RetrieveIntent(t.Context(), "pi_1")
+		check("retrieve", in.ID == "pi_1" && in.Currency != "", err)
+		in, err = c.CancelIntent(t.Context(), "pi_1")
+		check("cancel", in.ID == "pi_1" && in.Currency != "", err)
+		in, err = c.ConfirmIntent(t.Context(), "key", "pi_1", "")
+		check("confirm", in.ID == "pi_1" && in.Currency != "", err)
+		r, err := c.CreateRefund(t.Context(), "key", stripe.RefundParams{Reference: "re_ours", PaymentIntent: "pi_1", Amount: 1, Currency: "EUR"})
+		check("refund", r.ID != "" && r.Currency != "", err)
+		for r, err := range c.Refunds(t.Context(), "pi_1") {
+			check("list", r.ID != "" && r.Currency != "", err)
+		}
+	})
 }

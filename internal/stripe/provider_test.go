@@ -10,8 +10,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"reflect"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,22 +25,41 @@ func TestMain(m *testing.M) { testrun.Main(m) }
 const secretKey = "sk_test_neverprinted"
 
 // provider is a scripted provider: it answers every request with one handler
-// and counts them.
+// and keeps what was sent.
 type provider struct {
 	*httptest.Server
-	requests atomic.Int64
+	mu   sync.Mutex
+	sent []sent
+}
+
+type sent struct {
+	Request string
+	Form    url.Values
+	Key     string
 }
 
 func newProvider(tb testing.TB, answer http.HandlerFunc) *provider {
 	tb.Helper()
 	p := &provider{}
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p.requests.Add(1)
+		_ = r.ParseForm()
+		p.mu.Lock()
+		p.sent = append(p.sent, sent{r.Method + " " + r.URL.Path, r.Form, r.Header.Get("Idempotency-Key")})
+		p.mu.Unlock()
 		answer(w, r)
 	}))
 	tb.Cleanup(p.Close)
 	return p
 }
+
+func (p *provider) got() []sent {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.sent
+}
+
+// requests is how many were sent.
+func (p *provider) requests() int { return len(p.got()) }
 
 func newClient(tb testing.TB, base string, timeout time.Duration) *stripe.Client {
 	tb.Helper()

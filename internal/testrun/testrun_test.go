@@ -3,14 +3,12 @@ package testrun_test
 import (
 	"bufio"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -71,17 +69,6 @@ func TestMain_leavesNothingBehind(t *testing.T) {
 			isEmptied(t, parent)
 		})
 	}
-	for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGINT} {
-		t.Run(signal.String(), func(t *testing.T) {
-			t.Parallel()
-			parent := t.TempDir()
-			c := child(parent, "hangs")
-			awaitHanging(t, c)
-			testrun.Must(t, c.Process.Signal(signal))
-			_ = c.Wait() // killed
-			isEmptied(t, parent)
-		})
-	}
 }
 
 // TestRand_failureIsRepeatedByTheFlagsItPrints lets a child fail by its choices, and starts
@@ -107,11 +94,18 @@ func TestRand_failureIsRepeatedByTheFlagsItPrints(t *testing.T) {
 func TestMain_endsWhenItsParentDies(t *testing.T) {
 	t.Parallel()
 	parent := t.TempDir()
+	self, err := filepath.Abs(os.Args[0])
+	testrun.Must(t, err)
 	// The shell is the parent and stays until it is killed.
-	shell := exec.CommandContext(t.Context(), "/bin/sh", "-c", `"$@" & wait`, "sh", self(t), "-test.run=^TestProcess$")
-	hanging := child(parent, "hangs")
-	shell.Env = hanging.Env
-	awaitHanging(t, shell)
+	shell := exec.CommandContext(t.Context(), "/bin/sh", "-c", `"$@" & wait`, "sh", self, "-test.run=^TestProcess$")
+	shell.Env = child(parent, "hangs").Env
+	out, err := shell.StdoutPipe()
+	testrun.Must(t, err)
+	testrun.Must(t, shell.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || line != "hangs\n" {
+		t.Errorf("the process printed %q, %v", line, err)
+	}
 	testrun.Must(t, shell.Process.Kill())
 	_ = shell.Wait() // killed
 	isEmptied(t, parent)
@@ -123,27 +117,6 @@ func child(parent, role string, args ...string) *exec.Cmd {
 	c.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "TMPDIR=") }),
 		roleVariable+"="+role, "TMPDIR="+parent, "AWAIT_STALL=1s")
 	return c
-}
-
-func self(t *testing.T) string {
-	t.Helper()
-	path, err := filepath.Abs(os.Args[0])
-	testrun.Must(t, err)
-	return path
-}
-
-// awaitHanging starts a process and returns when its test runs.
-func awaitHanging(t *testing.T, c *exec.Cmd) {
-	t.Helper()
-	out, err := c.StdoutPipe()
-	testrun.Must(t, err)
-	testrun.Must(t, c.Start())
-	t.Cleanup(func() { _, _ = c.Process.Kill(), c.Wait() })
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil || line != "hangs\n" {
-		t.Fatalf("the process printed %q, %v", line, err)
-	}
-	go func() { _, _ = io.Copy(io.Discard, out) }()
 }
 
 func isEmptied(t *testing.T, folder string) {

@@ -1,6 +1,7 @@
 package webhook_test
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"crypto/x509"
@@ -59,80 +60,68 @@ func TestDeliver_succeedsOnA2xxStatusAlone(t *testing.T) {
 	}
 }
 
-// No receiver holds a delivery for longer than its time-out, and no error quotes
+// No receiver holds a delivery, or its connection, for longer than its time-out, and no error quotes
 // the target.
 func TestDeliver_isBoundedByItsTimeout(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
+		scheme      string
 		sent, again string // what is sent, and then for ever
 		closes      bool
 		want        string
 	}{
-		"silence":                      {"", "", false, "delivery"},
-		"headers without end":          {"HTTP/1.1 200 OK\r\n", "X-More: and more\r\n", false, "delivery"},
-		"interim answers without end":  {"", "HTTP/1.1 103 Early Hints\r\nX: " + strings.Repeat("x", 1000) + "\r\n\r\n", false, "delivery"},
-		"a body that never comes":      {"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", "", false, ""},
-		"a body without end":           {"HTTP/1.1 200 OK\r\n\r\n", strings.Repeat("x", 1000), false, ""},
-		"a long line that is not HTTP": {strings.Repeat("x", 50_000) + "\r\n\r\n", "", true, "delivery"},
-		"a cut":                        {"", "", true, "delivery"},
-		"a refused connection":         {"", "", false, "delivery"},
+		"silence":                      {"http", "", "", false, "delivery"},
+		"a handshake that hangs":       {"https", "", "", false, "delivery"},
+		"headers without end":          {"http", "HTTP/1.1 200 OK\r\n", "X-More: and more\r\n", false, "delivery"},
+		"interim answers without end":  {"http", "", "HTTP/1.1 103 Early Hints\r\nX: " + strings.Repeat("x", 1000) + "\r\n\r\n", false, "delivery"},
+		"a body that never comes":      {"http", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", "", false, ""},
+		"a body without end":           {"http", "HTTP/1.1 200 OK\r\n\r\n", strings.Repeat("x", 1000), false, ""},
+		"a long line that is not HTTP": {"http", strings.Repeat("x", 50_000) + "\r\n\r\n", "", true, "delivery"},
+		"a cut":                        {"http", "", "", true, "delivery"},
+		"a refused connection":         {"http", "", "", false, "delivery"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := startReceiver(t, func(w http.ResponseWriter, _ *http.Request) {
-				conn, _, err := http.NewResponseController(w).Hijack()
+			listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+			testdb.Must(t, err)
+			if name == "a refused connection" {
+				testdb.Must(t, listener.Close())
+			}
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				defer func() { _ = listener.Close() }()
+				conn, err := listener.Accept()
 				if err != nil {
-					panic(err)
+					return
 				}
 				defer func() { _ = conn.Close() }()
-				_, err = io.WriteString(conn, tc.sent)
-				for err == nil && tc.again != "" {
-					_, err = io.WriteString(conn, tc.again)
+				request, err := http.ReadRequest(bufio.NewReader(conn)) // which a handshake is not
+				if err == nil {
+					_, err = io.Copy(io.Discard, request.Body)
+				}
+				for text := tc.sent; err == nil && text != ""; text = tc.again {
+					_, err = io.WriteString(conn, text)
 				}
 				if !tc.closes {
 					_, _ = io.Copy(io.Discard, conn)
 				}
-			})
-			if name == "a refused connection" {
-				r.Close()
-			}
+			}()
 			timeout := 300 * time.Millisecond
 			if tc.want == "" { // a busy machine is late with the status
 				timeout = 5 * time.Second
 			}
-			err := newSender(t, webhook.Config{AllowCIDRs: loopback(), Timeout: timeout}).Deliver(t.Context(), messageTo(r.URL+"?token=hush"))
+			target := tc.scheme + "://" + listener.Addr().String() + "?token=hush"
+			err = newSender(t, webhook.Config{AllowCIDRs: loopback(), Timeout: timeout}).Deliver(t.Context(), messageTo(target))
 			if kinds(err) != tc.want {
 				t.Errorf("error is %v, want kind %q", err, tc.want)
 			}
 			if err != nil && (strings.Contains(err.Error(), "hush") || strings.Contains(err.Error(), "127.0.0.1") || len(err.Error()) > 500) {
 				t.Errorf("the error quotes the target, or the receiver: %v", err)
 			}
+			testrun.Receive(t, "the end of the connection", ended)
 		})
 	}
-}
-
-// The connection of a delivery ends with it, also where it is not made in time.
-func TestDeliver_endsAHandshakeThatHangs(t *testing.T) {
-	t.Parallel()
-	var listening net.ListenConfig
-	listener, err := listening.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	testdb.Must(t, err)
-	defer func() { _ = listener.Close() }()
-	ended := make(chan error, 1)
-	go func() {
-		conn, err := listener.Accept()
-		if err == nil {
-			_, err = io.Copy(io.Discard, conn)
-			_ = conn.Close()
-		}
-		ended <- err
-	}()
-	err = newSender(t, webhook.Config{AllowCIDRs: loopback(), Timeout: 300 * time.Millisecond}).
-		Deliver(t.Context(), messageTo("https://"+listener.Addr().String()))
-	if kinds(err) != "delivery" {
-		t.Errorf("error is %v, want a delivery error", err)
-	}
-	testdb.Must(t, testrun.Receive(t, "the end of the connection", ended))
 }
 
 func TestDeliver_verifiesTheCertificate(t *testing.T) {
