@@ -28,8 +28,6 @@ import (
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/ledger"
-	"github.com/payonce/payonce/ledger/books"
 )
 
 // Bounds of a request.
@@ -90,8 +88,6 @@ type API struct {
 	// Reads of the merchants of API keys: of keys that were valid lately, and of others.
 	readRecent, readOther func(ctx context.Context, apiKey string) (merchants.Merchant, error)
 
-	versions *postgres.Reads[ledger.Owner, int] // of charges that requests wait for
-
 	closing  context.Context //nolint:containedctx // ends when a server shuts down, and with it every wait
 	shutDown context.CancelFunc
 }
@@ -107,7 +103,7 @@ func New(c Config) *API {
 		Config: c, limits: newLimits(c.Limits), recent: recent,
 		readRecent: merchants.NewAuthenticate(c.DB, c.Limits.Authenticating),
 		readOther:  merchants.NewAuthenticate(c.DB, c.Limits.Authenticating),
-		versions:   books.NewVersions(c.DB), closing: closing, shutDown: shutDown,
+		closing:    closing, shutDown: shutDown,
 	}
 }
 

@@ -23,54 +23,7 @@
 // Tables: followers, account_balances, both in the schema of package ledger.
 package books
 
-import (
-	"context"
-
-	"github.com/jackc/pgx/v5"
-
-	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/ledger"
-)
-
-// selectVersions counts, since a stream has no gap.
-const selectVersions = `
--- books.selectVersions
-select stream_id,
-       merchant_id,
-       count(*)
-  from ledger_events
- where stream_id = any($1)
- group by stream_id, merchant_id`
-
-// NewVersions makes a reader of the versions of streams, 0 for one that is not the merchant's.
-// Streams that are asked for at the same moment share a round trip, one at a time, and those of a
-// merchant a statement.
-func NewVersions(db interface {
-	Read(ctx context.Context, b *pgx.Batch) error
-},
-) *postgres.Reads[ledger.Owner, int] {
-	return postgres.NewReads(1, func(ctx context.Context, streams []ledger.Owner) ([]int, error) {
-		ids, found := map[string][]string{}, map[ledger.Owner]int{}
-		for _, s := range streams {
-			ids[s.MerchantID] = append(ids[s.MerchantID], s.StreamID)
-		}
-		b, versions := &pgx.Batch{}, make([]int, len(streams))
-		for merchant := range ids {
-			postgres.QueueTenant(b, merchant)
-			b.Queue(selectVersions, ids[merchant]).Query(func(rows pgx.Rows) error {
-				var s ledger.Owner
-				var version int
-				_, err := pgx.ForEachRow(rows, []any{&s.StreamID, &s.MerchantID, &version}, func() error { found[s] = version; return nil })
-				return err
-			})
-		}
-		err := db.Read(ctx, b)
-		for i, s := range streams {
-			versions[i] = found[s]
-		}
-		return versions, err
-	})
-}
+import "github.com/jackc/pgx/v5"
 
 // collect reads the rows of a query into structs, by the names of the columns. The rows
 // have the error of the query too.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -85,8 +84,6 @@ select row(merchant_id, account, debits, credits)::text
 	}
 }
 
-func owner(id, merchant string) ledger.Owner { return ledger.Owner{StreamID: id, MerchantID: merchant} }
-
 // TestReads_failWithTheDatabase: no read takes an error for an empty answer.
 func TestReads_failWithTheDatabase(t *testing.T) {
 	t.Parallel()
@@ -110,25 +107,4 @@ func TestReads_failWithTheDatabase(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-}
-
-func TestVersions_areReadAsTheirMerchants(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	appended(t, db, ledger.New("ch_1"), cause("a"), requested("acme"), attempt(500))
-	appended(t, db, ledger.New("ch_2"), cause("a"), requested("globex"))
-	versions := books.NewVersions(testdb.As(t, db, postgres.RoleAPI))
-	var all sync.WaitGroup
-	for of, want := range map[ledger.Owner]int{
-		owner("ch_1", "acme"): 2, owner("ch_2", "globex"): 1, owner("ch_1", "globex"): 0, owner("ch_3", "acme"): 0,
-	} {
-		for range 5 { // some share a round trip
-			all.Go(func() {
-				if got, err := versions.Lookup(t.Context(), of); got != want || err != nil {
-					t.Errorf("%v has version %d, want %d: %v", of, got, want, err)
-				}
-			})
-		}
-	}
-	all.Wait()
 }
