@@ -149,19 +149,15 @@ func (s *servers) admit(ctx context.Context, c *pgconn.PgConn, host string) erro
 			return sessionError{err}
 		}
 	}
-	older, err := s.add(c, system, timeline, host)
-	for _, other := range older {
-		_ = other.Conn().Close() // its user gets an error; with TLS it may wait 5 s for a server that hangs
-	}
-	return err
+	return s.add(c, system, timeline, host)
 }
 
-// add takes a session, and returns those of older timelines.
-func (s *servers) add(c *pgconn.PgConn, system string, timeline uint64, host string) (older []*pgconn.PgConn, err error) {
+// add takes a session, and closes those of older timelines, whose users get an error.
+func (s *servers) add(c *pgconn.PgConn, system string, timeline uint64, host string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if system == s.system && timeline < s.timeline {
-		return nil, fmt.Errorf("%w: it is on timeline %d, %s was on %d", ErrOldTimeline, timeline, s.host, s.timeline)
+		return fmt.Errorf("%w: it is on timeline %d, %s was on %d", ErrOldTimeline, timeline, s.host, s.timeline)
 	}
 	newer := system != s.system || timeline > s.timeline
 	for other := range s.sessions {
@@ -170,13 +166,13 @@ func (s *servers) add(c *pgconn.PgConn, system string, timeline uint64, host str
 			delete(s.sessions, other)
 		default:
 			if newer {
-				older = append(older, other)
+				go func() { _ = other.Conn().Close() }() // with TLS it may wait 5 s for a server that hangs
 			}
 		}
 	}
 	s.sessions[c] = true
 	s.system, s.timeline, s.host = system, timeline, host
-	return older, nil
+	return nil
 }
 
 // Timeline is the newest timeline of which the process had a session.
