@@ -142,49 +142,30 @@ func TestOpen_hidesThePasswordOfAnAddressThatItCannotRead(t *testing.T) {
 	wantOpened(t, t.Context(), missing, postgres.Options{}, "a file that DATABASE_URL names cannot be read")
 }
 
-func TestSessions(t *testing.T) {
+// The address and the database say something else.
+func TestSessions_haveTheirSettings(t *testing.T) {
 	t.Parallel()
 	address := testdb.Empty(t)
-
-	t.Run("have bounds, whatever the address says, in whatever letters", func(t *testing.T) {
-		t.Parallel()
-		for range 8 { // the order in which the server reads them is chance
-			db := testdb.OpenAt(t, with(with(address, "TimeZone=Asia/Tokyo"), "Statement_Timeout=0"), postgres.Options{})
-			want(t, db, `
+	owner := testdb.Connect(t, address).Pool()
+	database := pgx.Identifier{owner.Config().ConnConfig.Database}.Sanitize()
+	for _, setting := range []string{"idle_session_timeout", "idle_in_transaction_session_timeout", "transaction_timeout"} {
+		_, err := owner.Exec(t.Context(), "alter database "+database+" set "+setting+" = 500") // ms
+		if err != nil && setting != "transaction_timeout" {                                    // which PostgreSQL 17 has
+			t.Fatal(err)
+		}
+	}
+	if got := testdb.One[string](t, testdb.Session(t, address), `show idle_session_timeout`); got != "500ms" {
+		t.Errorf("a session without our settings may rest for %s: this shows nothing", got)
+	}
+	for range 8 { // the order in which the server reads them is chance
+		db := testdb.OpenAt(t, with(with(address, "TimeZone=Asia/Tokyo"), "Statement_Timeout=0"), postgres.Options{})
+		want(t, db, `
 select string_agg(name || '=' || setting, ' ' order by name collate "C")
   from pg_settings
  where name in ('TimeZone', 'statement_timeout', 'lock_timeout', 'client_connection_check_interval', 'default_transaction_isolation',
-                'jit', 'plan_cache_mode', 'enable_seqscan')`,
-				"TimeZone=UTC client_connection_check_interval=2000 default_transaction_isolation=read committed "+
-					"enable_seqscan=off jit=off lock_timeout=5000 plan_cache_mode=force_generic_plan statement_timeout=10000")
-		}
-	})
-	t.Run("rest and work longer than their database lets others", func(t *testing.T) {
-		t.Parallel()
-		address := testdb.Empty(t)
-		other := testdb.Connect(t, address).Pool()
-		database := pgx.Identifier{other.Config().ConnConfig.Database}.Sanitize()
-		for _, setting := range []string{"idle_session_timeout", "idle_in_transaction_session_timeout", "transaction_timeout"} {
-			_, err := other.Exec(t.Context(), "alter database "+database+" set "+setting+" = 500") // ms
-			if err != nil && setting != "transaction_timeout" {                                    // which PostgreSQL 17 has
-				t.Fatal(err)
-			}
-		}
-		plain := testdb.Session(t, address)
-		db := testdb.OpenAt(t, address, postgres.Options{MaxConns: 1})
-		session := testdb.One[int](t, db, `select pg_backend_pid()`)
-		tx, err := db.Pool().Begin(t.Context())
-		testdb.Must(t, err)
-		t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
-		testdb.Exec(t, tx, `select pg_sleep(0.6)`)
-		testdb.Exec(t, other, `select pg_sleep(0.6)`) // the transaction rests
-		testdb.Must(t, tx.Commit(t.Context()))
-		testdb.Exec(t, other, `select pg_sleep(0.6)`) // and now the session
-		if again := testdb.One[int](t, db, `select pg_backend_pid()`); again != session {
-			t.Errorf("session %d was ended, and %d took its place", session, again)
-		}
-		if plain.Ping(t.Context()) == nil {
-			t.Error("a session without our settings rests as long: the database bounds none")
-		}
-	})
+                'jit', 'plan_cache_mode', 'enable_seqscan', 'idle_session_timeout')
+    or name in ('idle_in_transaction_session_timeout', 'transaction_timeout') and setting = '500'`,
+			"TimeZone=UTC client_connection_check_interval=2000 default_transaction_isolation=read committed "+
+				"enable_seqscan=off idle_session_timeout=0 jit=off lock_timeout=5000 plan_cache_mode=force_generic_plan statement_timeout=10000")
+	}
 }
