@@ -182,14 +182,13 @@ func (c *Console) Handler() http.Handler {
 		http.Redirect(w, r, "/lab", http.StatusSeeOther)
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { c.refuse(w, r, errNoPage) })
-	return c.guard(mux)
+	return guard(mux)
 }
 
 // guard refuses hosts that are not this machine's (DNS rebinding) and forms of other sites, and
 // sets the headers of every answer.
-func (c *Console) guard(next http.Handler) http.Handler {
-	sites := http.NewCrossOriginProtection()
-	sites.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.refuse(w, r, errForeign) }))
+func guard(next http.Handler) http.Handler {
+	next = http.NewCrossOriginProtection().Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for name, value := range map[string]string{
 			"Content-Security-Policy": policy, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
@@ -202,7 +201,7 @@ func (c *Console) guard(next http.Handler) http.Handler {
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-		sites.Handler(next).ServeHTTP(w, r)
+		next.ServeHTTP(w, r)
 	})
 }
 
@@ -216,7 +215,6 @@ func (p problem) Error() string { return p.Text }
 
 var (
 	errNoPage     = problem{http.StatusNotFound, "There is no such page."}
-	errForeign    = problem{http.StatusForbidden, "The form was sent from another site."}
 	errNoDatabase = problem{http.StatusServiceUnavailable, "The database is not there yet. The page loads again in a moment."}
 )
 
