@@ -137,7 +137,7 @@ with found as (
               from inbox
              where receiver = r.receiver
                and status in ('dead', 'discarded')
-               and status = 'dead'
+               and status >= 'dead' and status <= 'dead' -- the order of status = 'dead' is also that of another index
              order by status, id
              limit $2)) m
    group by r.receiver, m.status
