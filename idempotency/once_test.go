@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/internal/postgres"
@@ -175,18 +174,10 @@ func TestOnce_leavesTheSessionsLockTimeOutToTheWork(t *testing.T) {
 
 func TestOnce_inEachModeOfPgx(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []pgx.QueryExecMode{
-		pgx.QueryExecModeCacheDescribe,
-		pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
-	} {
-		config, err := pgxpool.ParseConfig(testdb.URL(t))
-		testdb.Must(t, err)
-		config.ConnConfig.DefaultQueryExecMode = mode
-		pool, err := pgxpool.NewWithConfig(t.Context(), config)
-		testdb.Must(t, err)
+	for _, mode := range testdb.Modes {
+		pool := testdb.PoolIn(t, testdb.URL(t), mode)
 		for n := range 2 {
 			wantPaid(t, onceOf(t.Context(), pool, pay), n > 0)
 		}
-		pool.Close()
 	}
 }

@@ -1,7 +1,6 @@
 package inbox_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -9,19 +8,15 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/inbox/deadletter"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -30,8 +25,8 @@ func note(id, payload string) inbox.Message {
 	return inbox.Message{ID: id, Type: "note", OrderingKey: "k", Payload: []byte(payload)}
 }
 
-// odd is the row of a message with the payload "other" that cannot be stored under its id.
-func odd(id string) string {
+// unreadable is the row of a message with the payload "other" that cannot be stored under its id.
+func unreadable(id string) string {
 	payload := sha256.Sum256([]byte("other"))
 	name := fmt.Sprintf("unreadable:%x", sha256.Sum256(append([]byte(id), payload[:]...)))
 	return name + ":" + name + ":dead:f"
@@ -40,7 +35,7 @@ func odd(id string) string {
 func TestReceiveAndAppend_storeEachMessageOnce(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 256)
-	two := strings.Fields(odd("\xff") + " " + odd(long))
+	two := strings.Fields(unreadable("\xff") + " " + unreadable(long))
 	slices.Sort(two)
 	for name, test := range map[string]struct {
 		messages []inbox.Message
@@ -58,21 +53,21 @@ func TestReceiveAndAppend_storeEachMessageOnce(t *testing.T) {
 		"two payloads": {
 			[]inbox.Message{note("a", ""), note("a", "other"), note("a", "other")},
 			inbox.Reception{New: 1, DeadLetters: 1, Duplicates: 1},
-			"a:k:pending:t " + odd("a"),
+			"a:k:pending:t " + unreadable("a"),
 		},
 		"a known id": {
 			[]inbox.Message{note("known", "other"), note("a", "other")},
 			inbox.Reception{New: 1, DeadLetters: 1},
-			"a:k:pending:t " + odd("known"),
+			"a:k:pending:t " + unreadable("known"),
 		},
-		"no id":      {[]inbox.Message{note("", "other"), note("a", "")}, inbox.Reception{New: 1, DeadLetters: 1}, "a:k:pending:t " + odd("")},
-		"a long key": {[]inbox.Message{{ID: "a", OrderingKey: long, Payload: []byte("other")}}, inbox.Reception{DeadLetters: 1}, odd("a")},
+		"no id":      {[]inbox.Message{note("", "other"), note("a", "")}, inbox.Reception{New: 1, DeadLetters: 1}, "a:k:pending:t " + unreadable("")},
+		"a long key": {[]inbox.Message{{ID: "a", OrderingKey: long, Payload: []byte("other")}}, inbox.Reception{DeadLetters: 1}, unreadable("a")},
 		"a long id and invalid UTF-8, of one payload": {[]inbox.Message{note("\xff", "other"), note(long, "other")}, inbox.Reception{DeadLetters: 2}, strings.Join(two, " ")},
-		"NUL": {[]inbox.Message{note("a\x00", "other")}, inbox.Reception{DeadLetters: 1}, odd("a\x00")},
+		"NUL": {[]inbox.Message{note("a\x00", "other")}, inbox.Reception{DeadLetters: 1}, unreadable("a\x00")},
 		"metadata that is long": {
 			[]inbox.Message{{ID: "a", Payload: []byte("other"), Metadata: map[string]string{"m": strings.Repeat("x", 9<<20)}}},
 			inbox.Reception{DeadLetters: 1},
-			odd("a"),
+			unreadable("a"),
 		},
 		"metadata that is escaped": {
 			[]inbox.Message{{ID: "a", Metadata: map[string]string{"m": strings.Repeat("<\"\x01", 300_000)}}},
@@ -101,66 +96,6 @@ select string_agg(concat_ws(':', message_id, ordering_key, status, first), ' ' o
 				}
 			})
 		}
-	}
-}
-
-// Each statement of the package works in each mode of pgx, and messages arrive as they were sent.
-func TestProcessor_inEachModeOfPgx(t *testing.T) {
-	t.Parallel()
-	for _, mode := range []pgx.QueryExecMode{
-		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
-	} {
-		t.Run(mode.String(), func(t *testing.T) {
-			db := fresh(t)
-			config := db.Pool().Config()
-			config.ConnConfig.DefaultQueryExecMode = mode
-			pool, err := pgxpool.NewWithConfig(t.Context(), config)
-			testdb.Must(t, err)
-			defer pool.Close()
-			commits := groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewStatements(inbox.Writes()...)})
-			odd := inbox.Message{OrderingKey: "naïve", Payload: []byte("\x00\xff\\x not text"), Metadata: map[string]string{"k": "'\"é "}}
-			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, first, holder, fence, attempts, due_at)
-				values ('r', 'of-the-dead', 'd', '', '', '{}', '', 'running', true, 'dead', 1, 1, now())`)
-			p := processor(t, commits, func(ctx context.Context, d *inbox.Delivery) error {
-				switch {
-				case strings.HasPrefix(d.ID, "odd") && (!bytes.Equal(d.Payload, odd.Payload) || d.Metadata["k"] != odd.Metadata["k"]):
-					return &inbox.DeadLetterError{Err: errors.New("it was changed")}
-				case d.ID == "dead":
-					return &inbox.DeadLetterError{Err: errClosed}
-				case d.ID == "waits" && d.Waits == 0:
-					return &inbox.WaitError{Err: errClosed}
-				case d.ID == "fails" && d.Attempt == 1:
-					return errClosed
-				case d.ID == "batch":
-					return d.Commit(ctx, commits, &pgx.Batch{})
-				case d.ID == "transaction":
-					return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return d.Done(ctx, tx) })
-				}
-				return nil
-			}, func(o *inbox.Options) {
-				o.Policy.BackoffBase, o.Policy.BackoffCap, o.Policy.Lease = time.Millisecond, time.Millisecond, 300*time.Millisecond
-			})
-			start(t, p)
-			got, err := p.Receive(t.Context(), note("waits", ""), note("batch", ""), note("transaction", ""))
-			testrun.Same(t, "what became of them", inbox.Reception{New: 3}, got)
-			testdb.Must(t, err)
-			var all sync.WaitGroup
-			for _, id := range []string{"fails", "dead", "odd 1", "odd 2", "odd 3"} { // of which some share a commit
-				m := odd
-				m.ID, m.OrderingKey = id, id
-				all.Go(func() { testdb.Must(t, send(t.Context(), commits, m)) })
-			}
-			all.Wait()
-			testrun.Row(t, db, `select count(*) = 9 and bool_and(status = case message_id when 'dead' then 'dead' else 'done' end) from inbox`)
-			dead, err := deadletter.List(t.Context(), commits, deadletter.Filter{Status: deadletter.StatusDead}, 0, 10)
-			if err != nil || len(dead) != 1 || dead[0].MessageID != "dead" {
-				t.Fatalf("dead letters: %+v, %v", dead, err)
-			}
-			testdb.Must(t, deadletter.Discard(t.Context(), commits, dead[0].Number, "ada"))
-			n, err := inbox.DeleteExpired(t.Context(), commits, 0, 100)
-			testdb.Must(t, err)
-			testrun.Same(t, "deleted", 8, n)
-		})
 	}
 }
 

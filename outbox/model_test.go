@@ -21,8 +21,9 @@ import (
 	"github.com/payonce/payonce/outbox"
 )
 
-// TestModel lets writers commit, roll back and leave transactions open, while two processes read
-// their messages, refuse them, do not answer, are cut off and die. It holds that
+// TestModel lets writers commit, roll back and leave transactions open, while two processes, for which
+// nothing rings, read their messages, refuse them, do not answer, are cut off and die, and a failover
+// loses the row of their topic. It holds that
 //
 //   - what is delivered was committed, in the topic to which it was sent;
 //   - a writer's messages are first delivered in the order of its transactions;
@@ -77,7 +78,7 @@ func (m *model) born() *process {
 	cutter := failpoint.StartCutter(m.t, m.url)
 	pool, err := pgxpool.New(m.t.Context(), cutter.URL())
 	testdb.Must(m.t, err)
-	subscriber := outbox.NewSubscriber(pool, outbox.Options{Log: slog.New(slog.DiscardHandler)})
+	subscriber := outbox.NewSubscriber(pool, outbox.Options{Bell: make(chan struct{}), Log: slog.New(slog.DiscardHandler)})
 	outbox.SetTimes(subscriber, 5*time.Millisecond, 200*time.Millisecond)
 	messages, err := subscriber.Subscribe(m.t.Context(), m.topic)
 	testdb.Must(m.t, err)
@@ -131,7 +132,10 @@ func (m *model) actions() map[string]func(*rapid.T) {
 		"write":     func(r *rapid.T) { m.write(r, of(r)) },
 		"commit":    func(r *rapid.T) { m.end(of(r), true) },
 		"roll back": func(r *rapid.T) { m.end(of(r), false) },
-		"cut":       func(r *rapid.T) { m.both[rapid.IntRange(0, 1).Draw(r, "process")].cutter.CutAll() },
+		"lose": func(*rapid.T) {
+			testdb.Exec(m.t, m.db.Pool(), `delete from outbox_topics where topic = $1`, m.topic)
+		},
+		"cut": func(r *rapid.T) { m.both[rapid.IntRange(0, 1).Draw(r, "process")].cutter.CutAll() },
 		"kill": func(r *rapid.T) {
 			i := rapid.IntRange(0, 1).Draw(r, "process")
 			m.both[i].end()

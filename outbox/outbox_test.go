@@ -11,7 +11,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/groupcommit"
@@ -22,18 +21,11 @@ import (
 // A message is the same on both sides in each mode of pgx, alone, in a group commit, and by Send.
 func TestMessage_arrivesAsItWasInEachModeOfPgx(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []pgx.QueryExecMode{
-		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
-	} {
+	for _, mode := range testdb.Modes {
 		t.Run(mode.String(), func(t *testing.T) {
 			t.Parallel()
-			db := testdb.Open(t)
-			inMode := func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode }
-			config := db.Pool().Config()
-			inMode(config)
-			pool, err := pgxpool.NewWithConfig(t.Context(), config)
-			testdb.Must(t, err)
-			defer pool.Close()
+			url := testdb.URL(t)
+			pool := testdb.PoolIn(t, url, mode)
 			sent := func(id string) outbox.Message {
 				return outbox.Message{
 					Topic: topic, ID: id, Type: "letter", OrderingKey: "naïve 🔑", Partition: `a'b\c`, Payload: []byte("\x00\xff\\x not text"),
@@ -59,7 +51,7 @@ func TestMessage_arrivesAsItWasInEachModeOfPgx(t *testing.T) {
 				`","type":"x`: "\ufffd\U0010ffff", // what is no text is replaced
 			}
 			seen := map[string]bool{}
-			for _, m := range read(t, db, options{config: inMode}).next(t, 10) {
+			for _, m := range read(t, pool, options{}).next(t, 10) {
 				if diff := cmp.Diff(want, m.Metadata); diff != "" || string(m.Payload) != string(sent("").Payload) {
 					t.Errorf("message %s %q, metadata (-want +got):\n%s", m.UUID, m.Payload, diff)
 				}
@@ -69,7 +61,7 @@ func TestMessage_arrivesAsItWasInEachModeOfPgx(t *testing.T) {
 			if len(seen) != 10 {
 				t.Errorf("the messages are %v", seen)
 			}
-			wantEmpty(t, db)
+			wantEmpty(t, testdb.Connect(t, url))
 		})
 	}
 }
@@ -101,7 +93,7 @@ func TestAppend_refusesWhatNoOutboxHolds(t *testing.T) {
 	testdb.Must(t, outbox.Append(b, outbox.Message{Topic: topic, ID: "empty"}))
 	testdb.Must(t, outbox.Append(&pgx.Batch{}, outbox.Message{Topic: topic, ID: "m", Payload: make([]byte, outbox.MaxPayload)}))
 	testdb.Must(t, db.Commit(t.Context(), b))
-	page := read(t, db, options{}).next(t, 1)
+	page := read(t, db.Pool(), options{}).next(t, 1)
 	if m := page[0]; m.UUID != longest || len(m.Payload) != len(large) || m.Payload[0] != '0' {
 		t.Errorf("message %s with %d bytes", m.UUID, len(m.Payload))
 	}
@@ -116,7 +108,7 @@ func TestMetadata_ofOtherProgramsKeepsItsTextAndBlocksNothing(t *testing.T) {
 	} {
 		testdb.Exec(t, db.Pool(), `insert into outbox (topic, message_id, payload, metadata) values ($1, $2, '', $3)`, topic, id, json.RawMessage(metadata))
 	}
-	for _, m := range read(t, db, options{}).next(t, 5) {
+	for _, m := range read(t, db.Pool(), options{}).next(t, 5) {
 		want := map[bool]string{true: "letter"}[m.UUID == "letter"]
 		if got := m.Metadata; got.Get(outbox.MetadataType) != want || got.Get(outbox.MetadataOrderingKey) != want || got.Get("a") != "" {
 			t.Errorf("%s has the metadata %v", m.UUID, got)

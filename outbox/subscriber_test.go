@@ -25,12 +25,17 @@ const (
 	mostBytes    = 1 << 20
 )
 
+// The transaction of a page is idle while the page is handled, for longer than the pool allows, and
+// the receiver has the connections of the pool.
 func TestSubscriber_deliversAgainFromTheFirstThatIsRefused(t *testing.T) {
 	t.Parallel()
-	db := testdb.Open(t)
+	db, log := testdb.Open(t), &testrun.Log{}
 	publish(t, db, numbered(5)...)
-	r := read(t, db, options{})
+	r := read(t, db.Pool(), options{Options: outbox.Options{Log: slog.New(slog.NewTextHandler(log, nil))}, config: func(c *pgxpool.Config) {
+		c.MaxConns, c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = 1, "50"
+	}})
 	page := r.next(t, 5)
+	testdb.Exec(t, r.pool, `select pg_sleep(0.2)`)
 	page[0].Ack()
 	page[1].Ack()
 	page[2].Nack()
@@ -42,42 +47,11 @@ func TestSubscriber_deliversAgainFromTheFirstThatIsRefused(t *testing.T) {
 		m.Ack()
 	}
 	wantEmpty(t, db)
-}
-
-func TestSubscriber_deliversAgainWhatIsNotAcknowledgedUntilTheDeadline(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	publish(t, db, numbered(3)...)
-	log := &testrun.Log{}
-	r := read(t, db, options{deadline: 2 * time.Second, Options: outbox.Options{Log: slog.New(slog.NewTextHandler(log, nil))}})
-	page := r.next(t, 2)
-	page[0].Ack()
-	testrun.Receive(t, "the end of the page's context", page[1].Context().Done())
-	r.wantNext(t, "m0002", "m0003")
-	wantEmpty(t, db)
 	testrun.True(t, "the end of the failure is logged", func() bool { return strings.Contains(log.String(), "works again") })
 	if line, _, _ := strings.Cut(log.String(), "\n"); !strings.Contains(line, "level=ERROR") ||
-		!strings.Contains(line, "topic=letters") || !strings.Contains(line, "refused=2") {
+		!strings.Contains(line, "topic=letters") || !strings.Contains(line, "refused=3") {
 		t.Errorf("the failure is logged as %s", log)
 	}
-}
-
-// Any login may take any advisory lock, so a reader waits for none. It finds a topic's row that is
-// gone, as after a failover that lost it. Where nothing rings, as behind a pooler that swallows NOTIFY, polls every 2 s
-// find what was committed.
-func TestSubscriber_locksARowThatOtherLoginsCannotLock(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	r := read(t, db, options{Options: outbox.Options{Bell: make(chan struct{})}})
-	testrun.Soon(t, 4*time.Second, func(try int) {
-		publish(t, db, fmt.Sprint("m", try))
-		m := r.next(t, 1)[0]
-		testrun.Same(t, "advisory locks", 0, testdb.One[int](t, db, `
-select count(*) from pg_locks join pg_stat_activity using (pid) where locktype = 'advisory' and application_name = 'reader' and datname = current_database()`))
-		m.Ack()
-		wantEmpty(t, db)
-		testrun.Same(t, "topics", []string{topic}, testdb.All[string](t, db, `delete from outbox_topics returning topic`))
-	})
 }
 
 // A transaction that stays open, here or in another database of the server, with rows of the
@@ -90,7 +64,7 @@ func TestSubscriber_waitsForNoTransactionThatStaysOpen(t *testing.T) {
 	writing := testdb.Begin(t, db.Pool(), `select pg_current_xact_id()`)
 	testdb.Must(t, writing.SendBatch(t.Context(), letters(t, "late")).Close())
 	bell := make(chan struct{}, 1)
-	r := read(t, db, options{Options: outbox.Options{Bell: bell}})
+	r := read(t, db.Pool(), options{Options: outbox.Options{Bell: bell}})
 	testrun.Soon(t, time.Second, func(try int) {
 		id := fmt.Sprintf("m%d", try)
 		publish(t, db, id)
@@ -108,7 +82,7 @@ func TestSubscriber_findsAMessageThatCommitsLateWithASmallerID(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	bell := make(chan struct{}, 1)
-	r := read(t, db, options{Options: outbox.Options{Bell: bell}, poll: time.Hour})
+	r := read(t, db.Pool(), options{Options: outbox.Options{Bell: bell}, poll: time.Hour})
 	late := testdb.Begin(t, db.Pool(), `
 insert into outbox (topic, message_id, payload, metadata) select $1, 'late' || n, '', '{}' from generate_series(1, $2::int) n`, topic, mostMessages+1)
 	testdb.Exec(t, db.Pool(), `select nextval(pg_get_serial_sequence('outbox', 'id')) from generate_series(1, 3000)`)
@@ -134,7 +108,7 @@ func TestSubscriber_pagesAreBounded(t *testing.T) {
 		testdb.Exec(t, db.Pool(), `insert into outbox (topic, message_id, payload, metadata) values ($1, $2, '', jsonb_build_object('k', repeat('x', 700000)))`,
 			topic, strconv.Itoa(7+i))
 	}
-	r, left := read(t, db, options{}), len(small)+10
+	r, left := read(t, db.Pool(), options{}), len(small)+10
 	for _, want := range [][]string{
 		small[:mostMessages], small[mostMessages : 2*mostMessages], {small[2*mostMessages], "0", "1", "2"}, {"3"}, {"4"}, {"5", "6", "7", "8"}, {"9"},
 	} {
@@ -151,22 +125,6 @@ func TestSubscriber_pagesAreBounded(t *testing.T) {
 	wantEmpty(t, db)
 }
 
-// The transaction of a page is idle while the page is handled, for longer than the pool allows, and
-// the receiver has the connections of the pool.
-func TestSubscriber_isNotCutWhileAReceiverIsSlow(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	publish(t, db, "m1")
-	r := read(t, db, options{config: func(c *pgxpool.Config) {
-		c.MaxConns, c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = 1, "50"
-	}})
-	m := r.next(t, 1)[0]
-	testdb.Exec(t, r.pool, `select pg_sleep(0.2)`)
-	m.Ack()
-	wantEmpty(t, db)
-	r.wantNoneNow(t)
-}
-
 // What ends leaves no session; that it leaves no goroutine is seen at the end of the process.
 func TestSubscriber_ends(t *testing.T) {
 	t.Parallel()
@@ -181,7 +139,7 @@ func TestSubscriber_ends(t *testing.T) {
 				if taken > 0 {
 					publish(t, db, "m1", "m2")
 				}
-				r := read(t, db, options{Options: outbox.Options{Bell: make(chan struct{})}})
+				r := read(t, db.Pool(), options{Options: outbox.Options{Bell: make(chan struct{})}})
 				r.next(t, taken)
 				stop(r)
 				testrun.True(t, "the channel is closed", func() bool { return testrun.Receive(t, "its end", r.messages) == nil })
@@ -221,7 +179,7 @@ func TestSubscribe_failsWithoutTheTableAndForASecondTopic(t *testing.T) {
 func TestSubscriber_writesNothingWhileIdle(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
-	r := read(t, db, options{poll: 5 * time.Millisecond})
+	r := read(t, db.Pool(), options{poll: 5 * time.Millisecond})
 	publish(t, db, "m1")
 	r.wantNext(t, "m1")
 	wantEmpty(t, db)

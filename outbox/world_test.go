@@ -56,15 +56,14 @@ type reader struct {
 type options struct {
 	outbox.Options
 
-	deadline time.Duration // of acknowledgments
-	poll     time.Duration
-	config   func(*pgxpool.Config)
+	poll   time.Duration
+	config func(*pgxpool.Config)
 }
 
 // read subscribes through connections of its own, whose application_name is reader.
-func read(t *testing.T, db *postgres.DB, o options) reader {
+func read(t *testing.T, like *pgxpool.Pool, o options) reader {
 	t.Helper()
-	config := db.Pool().Config()
+	config := like.Config()
 	config.ConnConfig.RuntimeParams["application_name"] = "reader"
 	if o.config != nil {
 		o.config(config)
@@ -72,7 +71,7 @@ func read(t *testing.T, db *postgres.DB, o options) reader {
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	testdb.Must(t, err)
 	subscriber := outbox.NewSubscriber(pool, o.Options)
-	outbox.SetTimes(subscriber, o.poll, o.deadline)
+	outbox.SetTimes(subscriber, o.poll, 0)
 	ctx, cancel := context.WithCancel(t.Context())
 	messages, err := subscriber.Subscribe(ctx, topic)
 	testdb.Must(t, err)

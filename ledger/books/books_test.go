@@ -6,9 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
@@ -66,23 +67,25 @@ func listed(t *testing.T, db *postgres.DB, q books.ListQuery) (ids []string, nex
 	return ids, page.Next
 }
 
-// checkBalances compares the stored sums with those of the postings.
-func checkBalances(t *testing.T, db *postgres.DB) {
+// besides does some things again and again, each beside the others, while three writers write.
+func besides(t *testing.T, write func(w int) error, do ...func() error) {
 	t.Helper()
-	want := testdb.All[string](t, db, `
-select row(merchant_id, account, sum(debits), sum(credits))::text
-  from (select merchant_id, debit as account, amount as debits, 0 as credits from ledger_postings
-         union all
-        select merchant_id, credit, 0, amount from ledger_postings) legs
- group by merchant_id, account
- order by merchant_id, account`)
-	got := testdb.All[string](t, db, `
-select row(merchant_id, account, debits, credits)::text
-  from account_balances
- order by merchant_id, account`)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("balances (-postings +stored):\n%s", diff)
+	var all, writers errgroup.Group
+	var written atomic.Bool
+	for _, one := range do {
+		all.Go(func() (err error) {
+			for err == nil && !written.Load() {
+				err = one()
+			}
+			return err
+		})
 	}
+	for w := range 3 {
+		writers.Go(func() error { return write(w) })
+	}
+	err := writers.Wait()
+	written.Store(true)
+	testdb.Must(t, errors.Join(err, all.Wait()))
 }
 
 func owner(id, merchant string) ledger.Owner { return ledger.Owner{StreamID: id, MerchantID: merchant} }

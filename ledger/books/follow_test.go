@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
@@ -27,7 +26,6 @@ func TestFollow_storesEachEventOnce(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	exec(t, db, `create table followed (n bigint generated always as identity, stream_id text, version int); insert into followers (name) values ('test')`)
-	done, stop := context.WithCancel(t.Context())
 	failed := errors.New("the work fails")
 	store := func(ctx context.Context, tx pgx.Tx, events []books.Followed) error {
 		for _, e := range events {
@@ -35,51 +33,44 @@ func TestFollow_storesEachEventOnce(t *testing.T) {
 				return err
 			}
 		}
-		if events[len(events)-1].Position%7 == 0 && done.Err() == nil {
+		return nil
+	}
+	some := func() error {
+		n, err := books.Follow(t.Context(), db, "test", 5, func(ctx context.Context, tx pgx.Tx, events []books.Followed) error {
+			if err := store(ctx, tx, events); err != nil || events[len(events)-1].Position%7 > 0 {
+				return err
+			}
 			return failed
+		})
+		if err != nil && !errors.Is(err, failed) || n > 5 {
+			return fmt.Errorf("%d events: %w", n, err)
 		}
 		return nil
 	}
-	var following, writing errgroup.Group
-	for range 3 {
-		following.Go(func() error {
-			for done.Err() == nil {
-				if n, err := books.Follow(t.Context(), db, "test", 5, store); err != nil && !errors.Is(err, failed) || n > 5 {
-					return fmt.Errorf("%d events: %w", n, err)
-				}
-			}
-			return nil
-		})
-	}
-	const streams, writers, each = 4, 3, 40
+	const streams, each = 4, 40
 	for i := range streams {
 		id := fmt.Sprint("ch_", i)
 		appended(t, db, ledger.New(id), cause("a"), paid("acme", "pi_"+id)[:2]...)
 	}
-	for w := range writers {
-		writing.Go(func() error {
-			for i := 0; i < each; {
-				s, err := ledger.Load(t.Context(), db, fmt.Sprint("ch_", i%streams))
-				if err == nil {
-					_, err = commit(t.Context(), db, s, cause(fmt.Sprint(w, i)), attempt(500+i))
-				}
-				if err == nil {
-					i++
-				} else if !ledger.IsConflict(err) {
-					return err
-				}
+	besides(t, func(w int) error {
+		for i := 0; i < each; {
+			s, err := ledger.Load(t.Context(), db, fmt.Sprint("ch_", i%streams))
+			if err == nil {
+				_, err = commit(t.Context(), db, s, cause(fmt.Sprint(w, i)), attempt(500+i))
 			}
-			return nil
-		})
-	}
-	err := writing.Wait()
-	stop()
-	testdb.Must(t, errors.Join(err, following.Wait()))
+			if err == nil {
+				i++
+			} else if !ledger.IsConflict(err) {
+				return err
+			}
+		}
+		return nil
+	}, some, some, some)
 	testrun.Progress(t, "every event is followed", func() (string, bool) {
 		_, err := books.Follow(t.Context(), db, "test", 100, store)
 		testdb.Must(t, err)
 		n := testdb.One[int](t, db, `select count(*) from followed`)
-		return strconv.Itoa(n), n == streams*2+writers*each
+		return strconv.Itoa(n), n == streams*2+3*each
 	})
 	testrun.Same(t, "events twice, or before the one before them", []string{}, testdb.All[string](t, db, `
 select stream_id from (select stream_id, version, row_number() over (partition by stream_id order by n) as place from followed) f where version <> place`))
