@@ -32,8 +32,11 @@ func TestAcceptCharge(t *testing.T) {
 	t.Run("a charge is accepted in one commit of key, event, posting and message, and answered as it is stored", func(t *testing.T) {
 		t.Parallel()
 		db := testdb.Reused(t)
-		before := time.Now().Add(-time.Minute)
-		got := accept(t, keeping(t, db), request("k1"))
+		in, r, before := keeping(t, db), request("k1"), time.Now().Add(-time.Minute)
+		r.Metadata = map[string]string{
+			"traceparent": "t1", "type": "forged", "ordering_key": "forged", "correlation_id": "forged", "causation_id": "forged",
+		}
+		got := accept(t, in, r)
 		wantCharges(t, db, 1)
 		commits := testdb.One[int](t, db, `
 select count(distinct xid)
@@ -64,12 +67,32 @@ select count(distinct xid)
 			Metadata: map[string]string{"basket": "7"}, Notify: true,
 			Reference: "ref_822b33ad87c148a04cd6187403f4a754907a8a1dd02ffe01", // the same for ever: the provider knows it
 		}, Steps: []string{"inventory", "payment", "notification"}}
-		testrun.Same(t, "event", domain.Event(want), s.Head().Event)
-		if at := s.Head().OccurredAt; at.Before(before) || at.After(time.Now().Add(time.Minute)) {
+		e := s.Head()
+		testrun.Same(t, "event", domain.Event(want), e.Event)
+		if at := e.OccurredAt; at.Before(before) || at.After(time.Now().Add(time.Minute)) {
 			t.Errorf("it occurred at %v", at)
 		}
 		if got.Body[len(got.Body)-1] != '\n' {
 			t.Error("the body does not end its line")
+		}
+
+		// The message names the event, and has the metadata of the request, which is no part of what is asked.
+		var topic, messageID string
+		var payload []byte
+		var metadata map[string]string
+		testdb.Must(t, db.QueryRow(t.Context(), `select topic, message_id, payload, metadata from outbox`).Scan(&topic, &messageID, &payload, &metadata))
+		envelope, err := ledger.DecodeEnvelope(payload)
+		testdb.Must(t, err)
+		if topic != domain.Topic || messageID != e.ID.String() || envelope.ID != messageID || envelope.ChargeID != s.ID || envelope.Version != 1 {
+			t.Errorf("topic %s, message %s, envelope %+v, event %s of %s", topic, messageID, envelope, e.ID, s.ID)
+		}
+		wantMetadata := map[string]string{
+			"traceparent": "t1", "type": "charge.requested.v1", "ordering_key": s.ID, "partition_key": "acme", "correlation_id": "req_1", "causation_id": e.ID.String(),
+		}
+		testrun.Same(t, "metadata", wantMetadata, metadata)
+		r.Metadata = map[string]string{"traceparent": "t2"}
+		if again := accept(t, in, r); !again.Replayed {
+			t.Error("a request with other metadata is another request")
 		}
 	})
 
@@ -99,60 +122,6 @@ select count(distinct xid)
 		}
 		wantCharges(t, db, 1)
 	})
-
-	t.Run("the message names the event and has the request's metadata, which is no part of the request", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Reused(t)
-		in, r := keeping(t, db), request("k1")
-		r.Metadata = map[string]string{
-			"traceparent": "t1", "type": "forged", "ordering_key": "forged", "correlation_id": "forged", "causation_id": "forged",
-		}
-		got := accept(t, in, r)
-		r.Metadata = map[string]string{"traceparent": "t2"}
-		if again := accept(t, in, r); !again.Replayed {
-			t.Error("a request with other metadata is another request")
-		}
-		s := load(t, db, strings.TrimPrefix(got.Header.Get("Location"), "/v1/charges/"))
-		e := s.Head()
-		var topic, messageID string
-		var payload []byte
-		var metadata map[string]string
-		testdb.Must(t, db.QueryRow(t.Context(), `select topic, message_id, payload, metadata from outbox`).Scan(&topic, &messageID, &payload, &metadata))
-		envelope, err := ledger.DecodeEnvelope(payload)
-		testdb.Must(t, err)
-		if topic != domain.Topic || messageID != e.ID.String() || envelope.ID != messageID || envelope.ChargeID != s.ID || envelope.Version != 1 {
-			t.Errorf("topic %s, message %s, envelope %+v, event %s of %s", topic, messageID, envelope, e.ID, s.ID)
-		}
-		want := map[string]string{
-			"traceparent": "t1", "type": "charge.requested.v1", "ordering_key": s.ID, "partition_key": "acme", "correlation_id": "req_1", "causation_id": e.ID.String(),
-		}
-		testrun.Same(t, "metadata", want, metadata)
-	})
-}
-
-func TestCancelCharge(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	in := keeping(t, db)
-	charge := charge(t, in, "charge")
-	for _, key := range []string{"k1", "k1", "k2"} { // a charge is asked to be canceled once
-		got, err := in.CancelCharge(t.Context(), acme(), to("cancel", key), charge)
-		if err != nil || got.StatusCode != http.StatusAccepted || got.Header.Get("Location") != "/v1/charges/"+charge ||
-			!strings.Contains(string(got.Body), `"status":"pending"`) {
-			t.Errorf("%s: %v: %+v", key, err, got)
-		}
-	}
-	if s := load(t, db, charge); len(s.Events) != 2 || s.Head().Type != "charge.cancel_requested.v1" {
-		t.Errorf("the stream has %d events and ends with %s", len(s.Events), s.Head().Type)
-	}
-	if got := tables(t, db); got["outbox"] != 2 || got["idempotency_keys"] != 3 {
-		t.Errorf("rows: %v", got)
-	}
-	// What an owner of the tables reads is not hidden from it, so the charge itself says whose it is.
-	got, err := (&intake.Intake{DB: db}).CancelCharge(t.Context(), intake.Account{MerchantID: "globex"}, to("cancel", "k"), charge)
-	if err != nil || string(got.Body) != ledger.ErrNotFound.Error() {
-		t.Errorf("another merchant is answered %s, %v", got.Body, err)
-	}
 }
 
 // TestAcceptCharge_onceForEachOrder: whatever its keys are, an order of an account with

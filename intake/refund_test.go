@@ -171,6 +171,12 @@ func TestRequestRefund(t *testing.T) {
 		t.Errorf("answer %d (-want +got):\n%s", got.StatusCode, diff)
 	}
 
+	// What an owner of the tables reads is not hidden from it, so the charge itself says whose it is.
+	other, err := (&intake.Intake{DB: db}).RequestRefund(t.Context(), intake.Account{MerchantID: "globex"}, to("refunds", "k2"), charge, some(1))
+	if err != nil || string(other.Body) != ledger.ErrNotFound.Error() {
+		t.Errorf("another merchant is answered %s, %v", other.Body, err)
+	}
+
 	charge = captured(t, lost, "charge")
 	record(t, lost, charge, func(domain.Charge) []domain.Event {
 		return []domain.Event{domain.RefundObserved{RefundID: id, Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 400}}
