@@ -139,18 +139,6 @@ func TestCommitOfACutConnection(t *testing.T) {
 		}
 	}
 
-	t.Run("a server out of reach has not committed", func(t *testing.T) {
-		t.Parallel()
-		_, address := effects(t, postgres.Options{})
-		proxy := failpoint.StartCutter(t, address)
-		db := testdb.OpenAt(t, proxy.URL(), postgres.Options{})
-		proxy.Close()
-		db.Pool().Reset()
-		if err := db.Commit(t.Context(), batch(1)); groupcommit.OutcomeOf(err) != groupcommit.NotCommitted {
-			t.Errorf("the error is %v, want ErrNotCommitted", err)
-		}
-	})
-
 	t.Run("a session that is ended under a commit leaves its outcome unknown", func(t *testing.T) {
 		t.Parallel()
 		db, _ := effects(t, postgres.Options{Application: "victim"})

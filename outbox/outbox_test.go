@@ -2,7 +2,6 @@ package outbox_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -97,23 +96,4 @@ func TestAppend_refusesWhatNoOutboxHolds(t *testing.T) {
 	if m := page[0]; m.UUID != longest || len(m.Payload) != len(large) || m.Payload[0] != '0' {
 		t.Errorf("message %s with %d bytes", m.UUID, len(m.Payload))
 	}
-}
-
-func TestMetadata_ofOtherProgramsKeepsItsTextAndBlocksNothing(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	for id, metadata := range map[string]string{
-		"number": `{"type": 1}`, "nested": `{"type": {"a": []}}`, "null": `{"type": null}`, "empty": `{}`,
-		"letter": `{"a": 1, "type": "letter", "m": {"type": "parcel"}, "ordering_key": "letter", "z": null}`,
-	} {
-		testdb.Exec(t, db.Pool(), `insert into outbox (topic, message_id, payload, metadata) values ($1, $2, '', $3)`, topic, id, json.RawMessage(metadata))
-	}
-	for _, m := range read(t, db.Pool(), options{}).next(t, 5) {
-		want := map[bool]string{true: "letter"}[m.UUID == "letter"]
-		if got := m.Metadata; got.Get(outbox.MetadataType) != want || got.Get(outbox.MetadataOrderingKey) != want || got.Get("a") != "" {
-			t.Errorf("%s has the metadata %v", m.UUID, got)
-		}
-		m.Ack()
-	}
-	wantEmpty(t, db)
 }
