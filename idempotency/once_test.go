@@ -180,7 +180,7 @@ func TestOnce_leavesTheSessionsLockTimeOutToTheWork(t *testing.T) {
 
 func TestOnce_inEachModeOfPgx(t *testing.T) {
 	t.Parallel()
-	for _, mode := range testdb.Modes {
+	for _, mode := range testdb.Modes() {
 		pool := testdb.PoolIn(t, testdb.URL(t), mode)
 		for n := range 2 {
 			wantPaid(t, onceOf(t.Context(), pool, pay), n > 0)

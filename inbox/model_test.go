@@ -81,7 +81,7 @@ type database struct {
 
 func open(t *testing.T, r *rapid.T, url string) database {
 	t.Helper()
-	pool := testdb.PoolIn(t, url, rapid.SampledFrom(testdb.Modes).Draw(r, "mode"))
+	pool := testdb.PoolIn(t, url, rapid.SampledFrom(testdb.Modes()).Draw(r, "mode"))
 	return database{pool, groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewStatements(inbox.Writes()...)})}
 }
 

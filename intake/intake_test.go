@@ -56,10 +56,10 @@ func request(key string) intake.Request {
 	return r
 }
 
-// to is a request under a key for what is done with a charge.
-func to(operation, key string) intake.Request {
+// refunding is a request under a key for a refund.
+func refunding(key string) intake.Request {
 	r := request(key)
-	r.Key.Operation = "POST /v1/charges/:id/" + operation
+	r.Key.Operation = "POST /v1/charges/:id/refunds"
 	return r
 }
 
@@ -158,7 +158,7 @@ func TestRequestRefund(t *testing.T) {
 	db, lost := testdb.Reused(t), testdb.Reused(t)
 	charge := captured(t, db, "charge")
 	before := tables(t, db)
-	got, err := keeping(t, db).RequestRefund(t.Context(), acme(), to("refunds", "k1"), charge, intake.Refund{Amount: some(400).Amount, Reason: "broken"})
+	got, err := keeping(t, db).RequestRefund(t.Context(), acme(), refunding("k1"), charge, intake.Refund{Amount: some(400).Amount, Reason: "broken"})
 	testdb.Must(t, err)
 	for table, rows := range tables(t, db) {
 		if rows != before[table]+1 {
@@ -176,7 +176,7 @@ func TestRequestRefund(t *testing.T) {
 	}
 
 	// What an owner of the tables reads is not hidden from it, so the charge itself says whose it is.
-	other, err := (&intake.Intake{DB: db}).RequestRefund(t.Context(), intake.Account{MerchantID: "globex"}, to("refunds", "k2"), charge, some(1))
+	other, err := (&intake.Intake{DB: db}).RequestRefund(t.Context(), intake.Account{MerchantID: "globex"}, refunding("k2"), charge, some(1))
 	if err != nil || string(other.Body) != ledger.ErrNotFound.Error() {
 		t.Errorf("another merchant is answered %s, %v", other.Body, err)
 	}
@@ -185,7 +185,7 @@ func TestRequestRefund(t *testing.T) {
 	record(t, lost, charge, func(domain.Charge) []domain.Event {
 		return []domain.Event{domain.RefundObserved{RefundID: id, Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 400}}
 	})
-	got, err = keeping(t, lost).RequestRefund(t.Context(), acme(), to("refunds", "k1"), charge, some(400))
+	got, err = keeping(t, lost).RequestRefund(t.Context(), acme(), refunding("k1"), charge, some(400))
 	if last := load(t, lost, charge).Head().Type; err != nil || got.Header.Get("Location") != "/v1/charges/"+charge+"/refunds/"+id || last != "refund.observed.v1" {
 		t.Errorf("answered %s: %v, and the charge ends with %s", got.Header.Get("Location"), err, last)
 	}
@@ -212,7 +212,7 @@ func TestRivalRefunds(t *testing.T) {
 		var work errgroup.Group
 		for i := range 10 {
 			work.Go(func() error {
-				got, err := in.RequestRefund(t.Context(), acme(), to("refunds", fmt.Sprint(round, "-", i)), charge, some(600))
+				got, err := in.RequestRefund(t.Context(), acme(), refunding(fmt.Sprint(round, "-", i)), charge, some(600))
 				if got.StatusCode == http.StatusAccepted {
 					accepted.Add(1)
 				}

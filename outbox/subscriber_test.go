@@ -250,7 +250,7 @@ func TestForward_returnsTheErrorOfASubscriptionAndItsEnd(t *testing.T) {
 // A message is the same on both sides in each mode of pgx, alone, in a group commit, and by Send.
 func TestMessage_arrivesAsItWasInEachModeOfPgx(t *testing.T) {
 	t.Parallel()
-	for _, mode := range testdb.Modes {
+	for _, mode := range testdb.Modes() {
 		t.Run(mode.String(), func(t *testing.T) {
 			t.Parallel()
 			url := testdb.URL(t)

@@ -162,15 +162,13 @@ func TestReconcile_besideTraffic(t *testing.T) {
 	}
 }
 
-// keepUp audits, as a worker, all that is new. It waits for other transactions of the server.
+// keepUp audits, as a worker, all that is new.
 func (f *fixture) keepUp(worker *postgres.DB) (violated []audit.Check) {
 	f.t.Helper()
-	testrun.Progress(f.t, "the audit has caught up", func() (string, bool) {
+	testdb.CatchUp(f.t, f.db, "audit", func() error {
 		more, _, err := audit.Continue(f.t.Context(), worker)
-		testdb.Must(f.t, err)
 		violated = append(violated, more...)
-		left := number(f, `select count(*) from ledger_events e, followers p where p.name = 'audit' and (e.txid, e.position) > (p.txid, p.position)`)
-		return fmt.Sprintf("%d events are left", left), left == 0
+		return err
 	})
 	return violated
 }

@@ -94,8 +94,10 @@ func Code(err error) string {
 }
 
 // Modes are the ways in which pgx runs a statement.
-var Modes = []pgx.QueryExecMode{
-	pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+func Modes() []pgx.QueryExecMode {
+	return []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	}
 }
 
 // PoolIn returns a pool in a mode of pgx, until the test ends.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -27,20 +26,13 @@ var (
 	commit, appended, exec          = testdb.Append, testdb.Appended, testdb.Statements
 )
 
-// addUp adds up the balances until no event is left, and returns the number of events. It waits
-// for the open transactions of other tests on the same server.
+// addUp adds up the balances until no event is left, and returns the number of events.
 func addUp(t *testing.T, db *postgres.DB) (events int) {
 	t.Helper()
-	testrun.Progress(t, "the balances have caught up", func() (string, bool) {
+	testdb.CatchUp(t, db, "balances", func() error {
 		n, err := books.AddUp(t.Context(), db)
-		testdb.Must(t, err)
 		events += n
-		left := testdb.One[int](t, db, `
-select count(*)
-  from ledger_events e
-  join followers f on (e.txid, e.position) > (f.txid, f.position)
- where f.name = 'balances'`)
-		return fmt.Sprintf("%d events are added, %d are left", events, left), left == 0
+		return err
 	})
 	return events
 }
