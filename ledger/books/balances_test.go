@@ -81,14 +81,17 @@ func TestAddUp_besideTraffic(t *testing.T) {
 		return nil
 	}
 	besides(t, func(w int) error {
+		last := int64(0)
 		for i := range 40 {
 			id := fmt.Sprintf("ch_%d_%d", w, i)
 			if _, err := commit(t.Context(), db, ledger.New(id), cause("a"), paid([]string{"acme", "acme", "globex"}[w], "pi_"+id)...); err != nil {
 				return err
 			}
-			if b, err := books.ReadBalances(t.Context(), db, "globex"); w == 2 && (err != nil || b.Data[2].Credits != int64(970*(i+1))) {
-				return fmt.Errorf("after %d charges of 1000 the balances are %+v: %w", i+1, b, err)
+			b, err := books.ReadBalances(t.Context(), db, "globex")
+			if w == 2 && (err != nil || b.Data[2].Credits != int64(970*(i+1)) || b.AsOfPosition <= last) {
+				return fmt.Errorf("after %d charges of 1000, and the position %d, the balances are %+v: %w", i+1, last, b, err)
 			}
+			last = b.AsOfPosition
 		}
 		return nil
 	}, add, add, add, spoil)
@@ -135,6 +138,9 @@ insert into account_balances values ('globex', 'x:EUR', 1, 1)`)
 	}
 	addUp(t, db)
 	testrun.Same(t, "balances", before, balancesOf(t, db, "acme"))
+	if found, err = books.Recount(t.Context(), db); err != nil || found.Different > 0 {
+		t.Errorf("of sums that it has replaced it found %+v: %v", found, err)
+	}
 }
 
 // TestLedgerExport reads as a role that may read the view alone, as docs/how-to/export-the-ledger.md says.
