@@ -324,6 +324,23 @@ select count(distinct xid)
 	})
 }
 
+// TestCancelCharge: whatever the keys are, a charge is asked to be canceled once.
+func TestCancelCharge(t *testing.T) {
+	t.Parallel()
+	db := testdb.Reused(t)
+	in := keeping(t, db)
+	id := charge(t, in, "charge")
+	for _, key := range []string{"k1", "k1", "k2"} {
+		r := request(key)
+		r.Key.Operation = "POST /v1/charges/:id/cancel"
+		got, err := in.CancelCharge(t.Context(), acme(), r, id)
+		testdb.Must(t, err)
+		testrun.Same(t, "status", http.StatusAccepted, got.StatusCode)
+	}
+	testrun.Same(t, "messages", 2, testdb.One[int](t, db, `select count(*) from outbox`))
+	testrun.Same(t, "events", 2, len(load(t, db, id).Events))
+}
+
 // TestAcceptCharge_onceForEachOrder: whatever its keys are, an order of an account with
 // OneChargePerOrder has one charge until that fails. While the holder of the order is not known, nothing is decided.
 func TestAcceptCharge_onceForEachOrder(t *testing.T) {
