@@ -1,10 +1,12 @@
 package domain_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -69,17 +71,6 @@ func TestAppend(t *testing.T) {
 	testrun.Golden(t, "validate.txt", append(lines, "")...)
 }
 
-// TestAppend_refusesATypeInNoList: it has no name by which it could be stored.
-func TestAppend_refusesATypeInNoList(t *testing.T) {
-	t.Parallel()
-	type unlisted struct{ domain.ChargeCancelRequested }
-	before := in("started")
-	c, err := before.Append(unlisted{})
-	if !errors.Is(err, domain.ErrIllegal) || !strings.Contains(err.Error(), "unlisted is in no list of event types") || !cmp.Equal(before, c) {
-		t.Errorf("the error is %v, the charge %+v", err, c)
-	}
-}
-
 // TestView compares what merchants see of charges, a refund and a dispute with testdata/views.txt.
 func TestView(t *testing.T) {
 	t.Parallel()
@@ -104,4 +95,122 @@ func TestView(t *testing.T) {
 		t.Errorf("next is %q, inventory is %q", only.Next(), only.StepStatus(domain.Inventory))
 	}
 	testrun.Golden(t, "views.txt", append(lines, "")...)
+}
+
+// TestStoredEvents: each golden file is read without loss, and written as it is.
+func TestStoredEvents(t *testing.T) {
+	t.Parallel()
+	if files, err := filepath.Glob("testdata/events/*.json"); err != nil || len(files) != len(stored()) {
+		t.Errorf("%d files, %d stored names: %v", len(files), len(stored()), err)
+	}
+	for name, e := range stored() {
+		var compact bytes.Buffer
+		testrun.Must(t, json.Compact(&compact, read("events/"+name+".json")))
+		data, err := json.Marshal(e)
+		if diff := cmp.Diff(compact.String(), string(data)); diff != "" || err != nil || domain.TypeOf(e) != name {
+			t.Errorf("%s is written as another event (-golden +now): %v\n%s", name, err, diff)
+		}
+	}
+}
+
+func TestDecode(t *testing.T) {
+	t.Parallel()
+	for name, data := range map[string]string{ // of a newer program: a type, or a step
+		"": `{}`, "charge.requested": `{}`, "charge.requested.v2": `{}`, "Charge.Requested.v1": `{}`, "ChargeRequested": `{}`,
+		"charge.requested.v1": `{"amount":1,"steps":["inventory","rocket","payment"]}`,
+	} {
+		if _, err := domain.Decode(name, []byte(data)); !errors.Is(err, domain.ErrUnknownType) {
+			t.Errorf("%q: %v, want ErrUnknownType", name, err)
+		}
+	}
+
+	// What is no JSON object is refused and named, or an unreadable request.
+	for name := range stored() {
+		for _, data := range []string{``, `{`, `[]`, `"x"`, `1`, `{}{}`} {
+			e, err := domain.Decode(name, []byte(data))
+			if domain.EventTypeNamed(name).Request {
+				if diff := cmp.Diff(domain.Event(domain.Unreadable{Name: name}), e); diff != "" || err != nil {
+					t.Errorf("%s of %q: %v (-want +got):\n%s", name, data, err, diff)
+				}
+			} else if err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("%s of %q: %v", name, data, err)
+			}
+		}
+	}
+
+	e, err := domain.Decode("payment.started.v1", []byte(`{"provider":"stripe","payment_intent":"pi_1","new":{}}`))
+	if diff := cmp.Diff(stored()["payment.started.v1"], e); diff != "" || err != nil {
+		t.Errorf("a member that a newer program added: %v (-want +got):\n%s", err, diff)
+	}
+}
+
+// The request freezes the names of the steps, so that a step which is added to the
+// program later changes no charge that was accepted before.
+func TestChargeRequested_freezesItsSteps(t *testing.T) {
+	t.Parallel()
+	request := domain.ChargeRequested{Terms: domain.Terms{MerchantID: "acme", Money: domain.Money{Amount: 1000}, Notify: true, Items: in("requested").Items}}
+	bare := request
+	bare.Items, bare.Notify = nil, false
+	all := []string{"inventory", "payment", "notification"}
+	for _, test := range []struct {
+		request domain.ChargeRequested
+		skipped []string
+	}{{request, nil}, {bare, []string{"inventory", "notification"}}} {
+		events, err := domain.Open(test.request)
+		testrun.Must(t, err)
+		first, _ := events[0].(domain.ChargeRequested)
+		if !slices.Equal(first.Steps, all) || !slices.Equal(first.Skipped, test.skipped) {
+			t.Errorf("frozen are %v without %v, want %v without %v", first.Steps, first.Skipped, all, test.skipped)
+		}
+	}
+	if _, err := domain.Open(domain.ChargeRequested{}); !errors.Is(err, domain.ErrInvalid) {
+		t.Errorf("a charge of nothing: %v, want ErrInvalid", err)
+	}
+	if last := domain.Steps()[len(domain.Steps())-1]; last != domain.Payment {
+		t.Errorf("%s is the last step: a capture is the outcome, so no step runs after the payment", last)
+	}
+}
+
+func TestSubscribersOf_outcomes(t *testing.T) {
+	t.Parallel()
+	for _, kind := range domain.EventTypes() {
+		var want []string
+		if kind.Webhook != "" {
+			want = []string{domain.Notification}
+		}
+		if got := in("succeeded").SubscribersOf(kind.Zero, 5); !slices.Equal(got, want) {
+			t.Errorf("%s has the subscribers %v, want %v", kind.Name, got, want)
+		}
+		if got := in("succeeded").SubscribersOf(kind.Zero, 4); len(got) > 0 {
+			t.Errorf("%s at a version that needs no webhook has the subscribers %v", kind.Name, got)
+		}
+	}
+}
+
+// What a merchant writes for its own use may be personal data, so an operator does not see it.
+func TestDetails_hidesWhatMerchantsWrite(t *testing.T) {
+	t.Parallel()
+	hidden := map[string][]string{
+		"charge.requested.v1":        {"merchant_id", "description", "metadata", "return_url", "steps"},
+		"refund.requested.v1":        {"reason"},
+		"payment.action_required.v1": {"url"},
+	}
+	for name, e := range stored() {
+		data, err := json.Marshal(e)
+		testrun.Must(t, err)
+		var all map[string]any
+		testrun.Must(t, json.Unmarshal(data, &all))
+		details := domain.Details(e)
+		if got, want := len(details), len(all)-len(hidden[name]); got != want {
+			t.Errorf("%s shows %d of %d members, want %d: %v", name, got, len(all), want, details)
+		}
+		for _, member := range hidden[name] {
+			if details[member] != nil {
+				t.Errorf("%s shows %s: %v", name, member, details[member])
+			}
+		}
+	}
+	if items := domain.Details(event("charge"))["items"]; items != "2 mug" {
+		t.Errorf("the items are shown as %v", items)
+	}
 }

@@ -1,7 +1,6 @@
 package fulfillment_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -75,19 +74,6 @@ func TestDecides(t *testing.T) {
 				t.Errorf("after %s %q records\n%s, want\n%s", r.after, r.calls, got, r.want)
 			}
 		})
-	}
-}
-
-// TestStop_ofTheWorker: the end of the context is no error of the provider.
-func TestStop_ofTheWorker(t *testing.T) {
-	t.Parallel()
-	m := newScripted(t, "started")
-	ctx, stop := context.WithCancelCause(t.Context())
-	reason := errors.New("no time left")
-	stop(reason)
-	m.script.calls = []string{"retrieve:cut"}
-	if err := m.deliverIn(ctx, ""); !errors.Is(err, reason) {
-		t.Errorf("the handler returned %v, want the cause", err)
 	}
 }
 

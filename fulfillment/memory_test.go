@@ -40,6 +40,7 @@ type memory struct {
 	losing   bool              // other writers are first at every commit
 	doubtful bool              // the next commit is durable, and is cut
 	refusing string            // the constraint that refuses the next commit
+	stop     func(error)       // ends the context of the delivery
 	endpoint merchants.Endpoint
 	on       *fulfillment.Fulfillment
 }
@@ -158,11 +159,9 @@ func refusal(constraint string) error {
 // where it is that of a resend. A type that the stream does not have is that of an event of the provider.
 func (m *memory) deliver(messageType string) error {
 	m.t.Helper()
-	return m.deliverIn(m.t.Context(), messageType)
-}
-
-func (m *memory) deliverIn(ctx context.Context, messageType string) error {
-	m.t.Helper()
+	ctx, stop := context.WithCancelCause(m.t.Context())
+	defer stop(nil)
+	m.stop = stop
 	version := 0
 	for _, e := range m.stream.Events {
 		kind := domain.EventTypeNamed(e.Type)

@@ -378,6 +378,8 @@ func newScripted(t *testing.T, after string) *scripted {
 			m.losing = true
 		case "in_doubt":
 			m.doubtful = true
+		case "stop": // of the worker
+			m.stop(errors.New("no time left"))
 		case "no_endpoint":
 			m.endpoint = merchants.Endpoint{}
 		default:

@@ -13,25 +13,25 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"pgregory.net/rapid"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/inbox/deadletter"
-	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-// TestModel drives two processors on one database by any sequence of deliveries, ends, retries,
-// discards, pauses, deletions, lost claims, cut connections and kills. Meanwhile and after each
+// TestModel drives two processors on one database, in any modes of pgx, by any sequence of deliveries, ends,
+// retries, discards, pauses, deletions, lost claims, cut connections and kills. Meanwhile and after each
 // sequence it holds that
 //
 //   - a key with pending messages has a first message, but for two seconds;
 //   - no two messages of a key run together, but for one that was taken over, and no more handlers than slots;
 //   - a message is done or discarded as often as it was stored, and has one effect if it is done;
-//   - each message that was delivered was stored.
+//   - each message that was delivered was stored, and arrives as it was sent.
 //
 // Its long form:
 //
@@ -45,12 +45,11 @@ func TestModel(t *testing.T) {
 		testdb.Must(t, flag.Set(name, value)) // as if they were given: rapid has no other way
 	}
 	url := testdb.URL(t)
-	db := testdb.OpenAt(t, url, postgres.Options{Application: "model", Writes: groupcommit.NewStatements(inbox.Writes()...)})
-	write(t, db, witnesses)
+	write(t, testdb.Connect(t, url), witnesses)
 	sequence := 0
 	rapid.Check(t, func(r *rapid.T) {
 		sequence++
-		m := newModel(t, r, url, db, fmt.Sprint("r", sequence))
+		m := newModel(t, r, url, fmt.Sprint("r", sequence))
 		defer m.end()
 		r.Repeat(m.actions())
 		m.settle()
@@ -74,11 +73,23 @@ begin
 end $$;
 create trigger witness after insert or update on inbox for each row execute function witness()`
 
+// database is a pool in some mode of pgx, and the shared commits on it.
+type database struct {
+	pool *pgxpool.Pool
+	db   groupcommit.DB
+}
+
+func open(t *testing.T, r *rapid.T, url string) database {
+	t.Helper()
+	pool := testdb.PoolIn(t, url, rapid.SampledFrom(testdb.Modes()).Draw(r, "mode"))
+	return database{pool, groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewStatements(inbox.Writes()...)})}
+}
+
 type model struct {
-	t        *testing.T
-	r        *rapid.T
-	url      string
-	db       *postgres.DB
+	t   *testing.T
+	r   *rapid.T
+	url string
+	database
 	receiver string
 	policy   inbox.DeadLetters
 	stop     context.CancelFunc
@@ -104,27 +115,27 @@ type life struct {
 	handlers atomic.Int32
 }
 
-func newModel(t *testing.T, r *rapid.T, url string, db *postgres.DB, receiver string) *model {
+func newModel(t *testing.T, r *rapid.T, url, receiver string) *model {
 	t.Helper()
 	m := &model{
-		t: t, r: r, url: url, db: db, receiver: receiver, policy: rapid.SampledFrom([]inbox.DeadLetters{inbox.Block, inbox.Pass}).Draw(r, "policy"),
+		t: t, r: r, url: url, database: open(t, r, url), receiver: receiver, policy: rapid.SampledFrom([]inbox.DeadLetters{inbox.Block, inbox.Pass}).Draw(r, "policy"),
 		scripts: map[string][]string{}, running: map[string]map[*inbox.Delivery]bool{}, zombies: map[*inbox.Delivery]bool{},
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	m.stop = cancel
 	m.watching.Go(func() { m.watch(ctx) })
 	for i := range m.both {
-		m.both[i] = m.born()
+		m.both[i] = m.born(r)
 	}
 	return m
 }
 
-func (m *model) born() *life {
+func (m *model) born(r *rapid.T) *life {
 	cutter := failpoint.StartCutter(m.t, m.url)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(m.t.Context()))
-	own := testdb.OpenAt(m.t, cutter.URL(), postgres.Options{Application: "processor", Writes: groupcommit.NewStatements(inbox.Writes()...), MaxConns: 4})
+	own := open(m.t, r, cutter.URL())
 	l := &life{cutter: cutter, cancel: cancel, ended: make(chan struct{})}
-	l.Processor = processor(m.t, own, func(ctx context.Context, d *inbox.Delivery) error {
+	l.Processor = processor(m.t, own.db, func(ctx context.Context, d *inbox.Delivery) error {
 		defer l.handlers.Add(-1)
 		if l.handlers.Add(1) > 3 {
 			m.fail("there are more handlers than slots")
@@ -202,9 +213,12 @@ func (m *model) begin(d *inbox.Delivery) (step string, end func()) {
 
 var steps = []string{"done", "commit and fail", "error", "panic", "goexit", "wait", "wait for the next", "dead", "slow", "rolled back"}
 
-func (m *model) handle(ctx context.Context, own *postgres.DB, d *inbox.Delivery) error {
+func (m *model) handle(ctx context.Context, own database, d *inbox.Delivery) error {
 	step, end := m.begin(d)
 	defer end()
+	if string(d.Payload) != d.ID+noText || d.Metadata["k"] != odd {
+		m.fail("%s came with %q, %q", d.ID, d.Payload, d.Metadata)
+	}
 	switch step {
 	case "error":
 		return errors.New("odd")
@@ -227,7 +241,7 @@ func (m *model) handle(ctx context.Context, own *postgres.DB, d *inbox.Delivery)
 	end() // the next one may start as soon as the commit is durable
 	const effect = `insert into effects (receiver, message_id) values ($1, $2)`
 	if step == "rolled back" {
-		tx, err := own.Pool().Begin(ctx)
+		tx, err := own.pool.Begin(ctx)
 		if err != nil {
 			return err
 		}
@@ -239,7 +253,7 @@ func (m *model) handle(ctx context.Context, own *postgres.DB, d *inbox.Delivery)
 	}
 	db := m.db // so that what a dead process has sent arrives late
 	if len(d.ID)%2 == 0 {
-		db = own
+		db = own.db
 	}
 	b := &pgx.Batch{}
 	b.Queue(effect, m.receiver, d.ID)
@@ -266,7 +280,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			}
 		},
 		"steal": func(r *rapid.T) { // a holder that went silent
-			_, err := m.db.Pool().Exec(m.t.Context(), `
+			_, err := m.pool.Exec(m.t.Context(), `
 update inbox set holder = 'silent' where id in (select id from inbox where receiver = $1 and status = 'running' order by hashint8extended(id, $2) limit 1 for update skip locked)`,
 				m.receiver, rapid.Int64().Draw(r, "of"))
 			testdb.Must(m.t, err)
@@ -276,7 +290,7 @@ update inbox set holder = 'silent' where id in (select id from inbox where recei
 			i := rapid.IntRange(0, 1).Draw(r, "processor")
 			if m.kills%3 == 0 { // not too often
 				m.both[i].die()
-				m.both[i] = m.born()
+				m.both[i] = m.born(r)
 			}
 			m.kills++
 		},
@@ -289,6 +303,12 @@ update inbox set holder = 'silent' where id in (select id from inbox where recei
 		},
 	}
 }
+
+// odd is text for metadata, and noText a part of each payload.
+const (
+	odd    = "'\"\\x é \u2028"
+	noText = "\x00\xff" + odd
+)
 
 // message draws one that is new, or one time in five one that was sent.
 func (m *model) message(r *rapid.T) inbox.Message {
@@ -303,7 +323,9 @@ func (m *model) message(r *rapid.T) inbox.Message {
 		m.sent = append(m.sent, id)
 		m.scripts[id] = rapid.SliceOfN(rapid.SampledFrom(steps), 0, 3).Draw(r, "script")
 	}
-	return inbox.Message{ID: id, OrderingKey: fmt.Sprint("k", n%5), Partition: fmt.Sprint("p", n%3), Payload: []byte(id)}
+	return inbox.Message{
+		ID: id, OrderingKey: fmt.Sprint("naïve ", n%5), Partition: fmt.Sprint("p", n%3), Payload: []byte(id + noText), Metadata: map[string]string{"k": odd},
+	}
 }
 
 func (m *model) page(r *rapid.T) {

@@ -1,15 +1,14 @@
 package inbox_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,11 +16,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/inbox/deadletter"
+	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -30,8 +28,8 @@ func note(id, payload string) inbox.Message {
 	return inbox.Message{ID: id, Type: "note", OrderingKey: "k", Payload: []byte(payload)}
 }
 
-// odd is the row of a message with the payload "other" that cannot be stored under its id.
-func odd(id string) string {
+// unreadable is the row of a message with the payload "other" that cannot be stored under its id.
+func unreadable(id string) string {
 	payload := sha256.Sum256([]byte("other"))
 	name := fmt.Sprintf("unreadable:%x", sha256.Sum256(append([]byte(id), payload[:]...)))
 	return name + ":" + name + ":dead:f"
@@ -40,7 +38,7 @@ func odd(id string) string {
 func TestReceiveAndAppend_storeEachMessageOnce(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 256)
-	two := strings.Fields(odd("\xff") + " " + odd(long))
+	two := strings.Fields(unreadable("\xff") + " " + unreadable(long))
 	slices.Sort(two)
 	for name, test := range map[string]struct {
 		messages []inbox.Message
@@ -58,21 +56,21 @@ func TestReceiveAndAppend_storeEachMessageOnce(t *testing.T) {
 		"two payloads": {
 			[]inbox.Message{note("a", ""), note("a", "other"), note("a", "other")},
 			inbox.Reception{New: 1, DeadLetters: 1, Duplicates: 1},
-			"a:k:pending:t " + odd("a"),
+			"a:k:pending:t " + unreadable("a"),
 		},
 		"a known id": {
 			[]inbox.Message{note("known", "other"), note("a", "other")},
 			inbox.Reception{New: 1, DeadLetters: 1},
-			"a:k:pending:t " + odd("known"),
+			"a:k:pending:t " + unreadable("known"),
 		},
-		"no id":      {[]inbox.Message{note("", "other"), note("a", "")}, inbox.Reception{New: 1, DeadLetters: 1}, "a:k:pending:t " + odd("")},
-		"a long key": {[]inbox.Message{{ID: "a", OrderingKey: long, Payload: []byte("other")}}, inbox.Reception{DeadLetters: 1}, odd("a")},
+		"no id":      {[]inbox.Message{note("", "other"), note("a", "")}, inbox.Reception{New: 1, DeadLetters: 1}, "a:k:pending:t " + unreadable("")},
+		"a long key": {[]inbox.Message{{ID: "a", OrderingKey: long, Payload: []byte("other")}}, inbox.Reception{DeadLetters: 1}, unreadable("a")},
 		"a long id and invalid UTF-8, of one payload": {[]inbox.Message{note("\xff", "other"), note(long, "other")}, inbox.Reception{DeadLetters: 2}, strings.Join(two, " ")},
-		"NUL": {[]inbox.Message{note("a\x00", "other")}, inbox.Reception{DeadLetters: 1}, odd("a\x00")},
+		"NUL": {[]inbox.Message{note("a\x00", "other")}, inbox.Reception{DeadLetters: 1}, unreadable("a\x00")},
 		"metadata that is long": {
 			[]inbox.Message{{ID: "a", Payload: []byte("other"), Metadata: map[string]string{"m": strings.Repeat("x", 9<<20)}}},
 			inbox.Reception{DeadLetters: 1},
-			odd("a"),
+			unreadable("a"),
 		},
 		"metadata that is escaped": {
 			[]inbox.Message{{ID: "a", Metadata: map[string]string{"m": strings.Repeat("<\"\x01", 300_000)}}},
@@ -101,66 +99,6 @@ select string_agg(concat_ws(':', message_id, ordering_key, status, first), ' ' o
 				}
 			})
 		}
-	}
-}
-
-// Each statement of the package works in each mode of pgx, and messages arrive as they were sent.
-func TestProcessor_inEachModeOfPgx(t *testing.T) {
-	t.Parallel()
-	for _, mode := range []pgx.QueryExecMode{
-		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
-	} {
-		t.Run(mode.String(), func(t *testing.T) {
-			db := fresh(t)
-			config := db.Pool().Config()
-			config.ConnConfig.DefaultQueryExecMode = mode
-			pool, err := pgxpool.NewWithConfig(t.Context(), config)
-			testdb.Must(t, err)
-			defer pool.Close()
-			commits := groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewStatements(inbox.Writes()...)})
-			odd := inbox.Message{OrderingKey: "naïve", Payload: []byte("\x00\xff\\x not text"), Metadata: map[string]string{"k": "'\"é "}}
-			write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash, status, first, holder, fence, attempts, due_at)
-				values ('r', 'of-the-dead', 'd', '', '', '{}', '', 'running', true, 'dead', 1, 1, now())`)
-			p := processor(t, commits, func(ctx context.Context, d *inbox.Delivery) error {
-				switch {
-				case strings.HasPrefix(d.ID, "odd") && (!bytes.Equal(d.Payload, odd.Payload) || d.Metadata["k"] != odd.Metadata["k"]):
-					return &inbox.DeadLetterError{Err: errors.New("it was changed")}
-				case d.ID == "dead":
-					return &inbox.DeadLetterError{Err: errClosed}
-				case d.ID == "waits" && d.Waits == 0:
-					return &inbox.WaitError{Err: errClosed}
-				case d.ID == "fails" && d.Attempt == 1:
-					return errClosed
-				case d.ID == "batch":
-					return d.Commit(ctx, commits, &pgx.Batch{})
-				case d.ID == "transaction":
-					return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return d.Done(ctx, tx) })
-				}
-				return nil
-			}, func(o *inbox.Options) {
-				o.Policy.BackoffBase, o.Policy.BackoffCap, o.Policy.Lease = time.Millisecond, time.Millisecond, 300*time.Millisecond
-			})
-			start(t, p)
-			got, err := p.Receive(t.Context(), note("waits", ""), note("batch", ""), note("transaction", ""))
-			testrun.Same(t, "what became of them", inbox.Reception{New: 3}, got)
-			testdb.Must(t, err)
-			var all sync.WaitGroup
-			for _, id := range []string{"fails", "dead", "odd 1", "odd 2", "odd 3"} { // of which some share a commit
-				m := odd
-				m.ID, m.OrderingKey = id, id
-				all.Go(func() { testdb.Must(t, send(t.Context(), commits, m)) })
-			}
-			all.Wait()
-			testrun.Row(t, db, `select count(*) = 9 and bool_and(status = case message_id when 'dead' then 'dead' else 'done' end) from inbox`)
-			dead, err := deadletter.List(t.Context(), commits, deadletter.Filter{Status: deadletter.StatusDead}, 0, 10)
-			if err != nil || len(dead) != 1 || dead[0].MessageID != "dead" {
-				t.Fatalf("dead letters: %+v, %v", dead, err)
-			}
-			testdb.Must(t, deadletter.Discard(t.Context(), commits, dead[0].Number, "ada"))
-			n, err := inbox.DeleteExpired(t.Context(), commits, 0, 100)
-			testdb.Must(t, err)
-			testrun.Same(t, "deleted", 8, n)
-		})
 	}
 }
 
@@ -242,4 +180,144 @@ func TestReceive_ofAServerOutOfReach(t *testing.T) {
 	}
 	testrun.Same(t, "messages", 0, testdb.One[int](t, db, `select count(*) from inbox`))
 	receive(t, p, note("m", ""))
+}
+
+// putMany puts messages of a partition into the inbox of the receiver r.
+func putMany(t *testing.T, db *postgres.DB, partition string, messages int) {
+	t.Helper()
+	write(t, db, `insert into inbox (receiver, message_id, ordering_key, partition_key, type, payload, metadata, payload_hash, first)
+		select 'r', $1 || n, $1 || n, $1, 't', '', '{}', '', true from generate_series(1, $2::int) n`, partition, messages)
+}
+
+// However many messages one partition has, and however long its handlers take, others are handled.
+func TestFairness_aCrowdLeavesSlotsToOthers(t *testing.T) {
+	t.Parallel()
+	for _, slots := range []int{2, 16} {
+		t.Run(fmt.Sprint(slots, " slots"), func(t *testing.T) {
+			db := fresh(t)
+			putMany(t, db, "crowd", 40)
+			free := make(chan struct{})
+			p := processor(t, db, func(_ context.Context, d *inbox.Delivery) error {
+				if d.Partition == "crowd" {
+					<-free
+				}
+				return nil
+			}, func(o *inbox.Options) { o.Concurrency = slots })
+			start(t, p)
+			testrun.Row(t, db, `select count(*) > 0 from inbox where status = 'running'`)
+			receive(t, p, inbox.Message{ID: "a", Partition: "crowd"}, inbox.Message{ID: "b", Partition: "other"}, inbox.Message{ID: "c"})
+			putMany(t, db, "other", 3)
+			putMany(t, db, "", 3)
+			testrun.Row(t, db, `select bool_and(status = 'done') from inbox where partition_key <> 'crowd'`)
+			close(free)
+			done(t, db)
+		})
+	}
+}
+
+// Beside 100,000 messages of one partition and 20,000 of a hundred, the messages of another one do not wait for them,
+// also while one is paused.
+func TestFairness_aBacklogDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	db := stocked(t)
+	putMany(t, db, "paused", 1)
+	putMany(t, db, "crowd", 100_000)
+	putMany(t, db, "small", 20_000)
+	write(t, db, `update inbox set partition_key = 'small' || id % 100 where partition_key = 'small'`)
+	p := processor(t, db, answer(nil))
+	p.Pause(false, "paused")
+	start(t, p)
+	testrun.Row(t, db, `select count(*) > 20 from inbox where status = 'done'`)
+	putMany(t, db, "other", 3)
+	testrun.Row(t, db, `select (select bool_and(status = 'done') from inbox where partition_key = 'other') or count(*) > 6000 from inbox where status = 'done'`)
+	if done := testdb.One[int](t, db, `select count(*) from inbox where status = 'done' and partition_key = 'other'`); done < 3 {
+		t.Fatalf("of 3 messages of another partition %d are done, and 6,000 others", done)
+	}
+	t.Log("they waited", testdb.One[time.Duration](t, db, `select max(finished_at - received_at) from inbox where partition_key = 'other'`))
+}
+
+// A processor starts the next message as soon as the one before has ended, also one that came while that ran.
+func TestProcessor_handOverNeedsNoPoll(t *testing.T) {
+	t.Parallel()
+	const last = 20
+	for name, test := range map[string]struct {
+		slots, before int // messages that are there before
+		key           string
+	}{"one slot": {1, last, ""}, "one key": {8, last, "k"}, "one key, one by one": {8, 1, "k"}} {
+		t.Run(name, func(t *testing.T) {
+			db := fresh(t)
+			for n := range test.before {
+				put(t, db, strconv.Itoa(n+1), test.key)
+			}
+			var p *inbox.Processor
+			p = processor(t, db, func(ctx context.Context, d *inbox.Delivery) (err error) {
+				if n, _ := strconv.Atoi(d.ID); n >= test.before && n < last {
+					_, err = p.Receive(ctx, inbox.Message{ID: strconv.Itoa(n + 1), OrderingKey: test.key})
+					<-time.After(50 * time.Millisecond) // of the loop's claim
+				}
+				return err
+			}, func(o *inbox.Options) { o.Concurrency = test.slots })
+			start(t, p)
+			done(t, db)
+			if took := testdb.One[time.Duration](t, db, `select max(finished_at) - min(finished_at) from inbox`); took > 18*time.Second {
+				t.Errorf("twenty messages took %v, want no pause of a second before each", took)
+			}
+		})
+	}
+}
+
+func TestPause(t *testing.T) {
+	t.Parallel()
+	db := stocked(t)
+	putMany(t, db, "paused", 20)
+	write(t, db, `insert into inbox (receiver, message_id, ordering_key, type, payload, metadata, payload_hash) values ('r', 'behind', 'paused1', 't', '', '{}', '')`)
+	putMany(t, db, "other", 20)
+	p := processor(t, db, answer(nil))
+	p.Pause(true)
+	start(t, p)
+	receive(t, p, inbox.Message{ID: "page"})
+	testrun.Row(t, db, `select count(*) = 42 from inbox where status = 'pending'`)
+	p.Pause(false, "paused")
+	testrun.Row(t, db, `select bool_and((status = 'done') = (partition_key <> 'paused' and message_id <> 'behind')) from inbox`)
+	receive(t, p, inbox.Message{ID: "later"}, inbox.Message{ID: "late", Partition: "paused"})
+	testrun.Row(t, db, `select bool_and((status = 'done') = (partition_key <> 'paused' and message_id <> 'behind')) from inbox`)
+	p.Pause(false)
+	done(t, db)
+}
+
+// Due times that were written while the clock of the database was ahead are corrected, others are kept.
+func TestProcessor_correctsDueTimes(t *testing.T) {
+	t.Parallel()
+	db := stocked(t, "new@1", "behind@1", "failed@2", "waited@3", "waits@4", "fails@5")
+	write(t, db, `update inbox set due_at = now() + interval '1 hour' where message_id in ('new', 'behind')`)
+	write(t, db, `update inbox set due_at = now() + interval '1 hour', attempts = 1, fence = 1 where message_id = 'failed'`)
+	write(t, db, `update inbox set due_at = now() + interval '1 day', waits = 1, fence = 1 where message_id = 'waited'`)
+	write(t, db, `update inbox set due_at = now() + interval '359 minutes', waits = 1, fence = 1 where message_id = 'waits'`)
+	write(t, db, `update inbox set due_at = now() + interval '50 seconds', attempts = 1, fence = 1 where message_id = 'fails'`)
+	start(t, processor(t, db, answer(nil), func(o *inbox.Options) { o.Policy.BackoffBase, o.Policy.BackoffCap = time.Second, time.Minute }))
+	testrun.Row(t, db, `select bool_and(status = case when message_id in ('waits', 'fails') then 'pending' else 'done' end) from inbox`)
+}
+
+// However many keys a transaction has locked, claims go on, and the other keys are repaired: a repair reads a
+// bounded number of keys, and goes on behind them.
+func TestPromote_besideManyKeysThatAreLocked(t *testing.T) {
+	t.Parallel()
+	db, handled, wake := testdb.Reused(t), make(chan string, 400), make(chan struct{}, 1)
+	putMany(t, db, "k", 3300)
+	write(t, db, `update inbox set first = false`)
+	locked := testdb.Begin(t, db.Pool(), `select from inbox where id % 3 > 0 for update`)
+	start(t, processor(t, db, func(_ context.Context, d *inbox.Delivery) error {
+		if d.Partition == "" {
+			handled <- d.ID
+		}
+		return nil
+	}, func(o *inbox.Options) { o.Wake = wake }))
+	testrun.Soon(t, 500*time.Millisecond, func(try int) { // woken, it waits for no poll
+		put(t, db, fmt.Sprint("m", try), "")
+		wake <- struct{}{}
+		testrun.Receive(t, "a message of another key", handled)
+	})
+	testrun.Row(t, db, `select count(*) = 1100 from inbox where status = 'done' and partition_key <> ''`)
+	testdb.Must(t, locked.Rollback(t.Context()))
+	done(t, db)
 }

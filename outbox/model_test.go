@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -21,8 +22,9 @@ import (
 	"github.com/payonce/payonce/outbox"
 )
 
-// TestModel lets writers commit, roll back and leave transactions open, while two processes read
-// their messages, refuse them, do not answer, are cut off and die. It holds that
+// TestModel lets writers commit, roll back and leave transactions open, while two processes, for which
+// nothing rings, read their messages, refuse them, do not answer, are cut off and die, and a failover
+// loses the row of their topic. It holds that
 //
 //   - what is delivered was committed, in the topic to which it was sent;
 //   - a writer's messages are first delivered in the order of its transactions;
@@ -77,7 +79,7 @@ func (m *model) born() *process {
 	cutter := failpoint.StartCutter(m.t, m.url)
 	pool, err := pgxpool.New(m.t.Context(), cutter.URL())
 	testdb.Must(m.t, err)
-	subscriber := outbox.NewSubscriber(pool, outbox.Options{Log: slog.New(slog.DiscardHandler)})
+	subscriber := outbox.NewSubscriber(pool, outbox.Options{Bell: make(chan struct{}), Log: slog.New(slog.DiscardHandler)})
 	outbox.SetTimes(subscriber, 5*time.Millisecond, 200*time.Millisecond)
 	messages, err := subscriber.Subscribe(m.t.Context(), m.topic)
 	testdb.Must(m.t, err)
@@ -131,7 +133,10 @@ func (m *model) actions() map[string]func(*rapid.T) {
 		"write":     func(r *rapid.T) { m.write(r, of(r)) },
 		"commit":    func(r *rapid.T) { m.end(of(r), true) },
 		"roll back": func(r *rapid.T) { m.end(of(r), false) },
-		"cut":       func(r *rapid.T) { m.both[rapid.IntRange(0, 1).Draw(r, "process")].cutter.CutAll() },
+		"lose": func(*rapid.T) {
+			testdb.Exec(m.t, m.db.Pool(), `delete from outbox_topics where topic = $1`, m.topic)
+		},
+		"cut": func(r *rapid.T) { m.both[rapid.IntRange(0, 1).Draw(r, "process")].cutter.CutAll() },
 		"kill": func(r *rapid.T) {
 			i := rapid.IntRange(0, 1).Draw(r, "process")
 			m.both[i].end()
@@ -201,4 +206,142 @@ func (m *model) settle() {
 	if m.broken != "" {
 		m.r.Fatal(m.broken)
 	}
+}
+
+func TestMain(m *testing.M) { testrun.Main(m) }
+
+const topic = "letters"
+
+// publish commits one message per id, all in one commit.
+func publish(t *testing.T, db *postgres.DB, ids ...string) {
+	t.Helper()
+	testdb.Must(t, db.Commit(t.Context(), letters(t, ids...)))
+}
+
+func letters(t *testing.T, ids ...string) *pgx.Batch {
+	t.Helper()
+	b := &pgx.Batch{}
+	for _, id := range ids {
+		testdb.Must(t, outbox.Append(b, outbox.Message{Topic: topic, ID: id, Type: "letter", OrderingKey: "k", Payload: []byte(id)}))
+	}
+	return b
+}
+
+func numbered(n int) []string {
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = fmt.Sprintf("m%04d", i+1)
+	}
+	return ids
+}
+
+// reader is a subscriber and what it delivers.
+type reader struct {
+	messages <-chan *message.Message
+	pool     *pgxpool.Pool
+	cancel   func() // of the context
+	stop     func()
+}
+
+// options change how a reader is made.
+type options struct {
+	outbox.Options
+
+	poll   time.Duration
+	config func(*pgxpool.Config)
+}
+
+// read subscribes through connections of its own, whose application_name is reader.
+func read(t *testing.T, like *pgxpool.Pool, o options) reader {
+	t.Helper()
+	config := like.Config()
+	config.ConnConfig.RuntimeParams["application_name"] = "reader"
+	if o.config != nil {
+		o.config(config)
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	testdb.Must(t, err)
+	subscriber := outbox.NewSubscriber(pool, o.Options)
+	outbox.SetTimes(subscriber, o.poll, 0)
+	ctx, cancel := context.WithCancel(t.Context())
+	messages, err := subscriber.Subscribe(ctx, topic)
+	testdb.Must(t, err)
+	stop := sync.OnceFunc(func() {
+		if err := subscriber.Close(); err != nil {
+			t.Error(err)
+		}
+		pool.Close()
+	})
+	t.Cleanup(stop)
+	return reader{messages, pool, cancel, stop}
+}
+
+// next returns messages that are not acknowledged yet.
+func (r reader) next(t *testing.T, n int) []*message.Message {
+	t.Helper()
+	all := make([]*message.Message, n)
+	for i := range all {
+		if all[i] = testrun.Receive(t, fmt.Sprintf("message %d of %d", i+1, n), r.messages); all[i] == nil {
+			t.Fatal("the subscriber has ended")
+		}
+	}
+	return all
+}
+
+// take acknowledges messages and returns their ids.
+func (r reader) take(t *testing.T, n int) []string {
+	t.Helper()
+	ids := make([]string, n)
+	for i := range ids {
+		m := r.next(t, 1)[0]
+		ids[i] = m.UUID
+		m.Ack()
+	}
+	return ids
+}
+
+func (r reader) wantNext(t *testing.T, want ...string) {
+	t.Helper()
+	testrun.Same(t, "messages", want, r.take(t, len(want)))
+}
+
+// wantNoneNow wants no message to lie ready.
+func (r reader) wantNoneNow(t *testing.T) {
+	t.Helper()
+	select {
+	case m := <-r.messages:
+		t.Fatalf("message %s came", m.UUID)
+	default:
+	}
+}
+
+func ids(messages []*message.Message) []string {
+	all := make([]string, len(messages))
+	for i, m := range messages {
+		all[i] = m.UUID
+	}
+	return all
+}
+
+// wantEmpty waits until every message was deleted.
+func wantEmpty(t *testing.T, db *postgres.DB) {
+	t.Helper()
+	testrun.Row(t, db, `select not exists (select from outbox)`)
+}
+
+// openPool is a pool for an example. In the schema of its search_path are the tables of
+// outbox.Schema and one of orders, and no other.
+func openPool() (pool *pgxpool.Pool, end func()) {
+	ctx := context.Background()
+	db, drop := testdb.Example()
+	config := db.Pool().Config()
+	config.ConnConfig.RuntimeParams["search_path"] = "shop"
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err == nil {
+		_, err = pool.Exec(ctx, `create schema shop; create table orders (id text primary key);`+outbox.Schema(), pgx.QueryExecModeSimpleProtocol)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return pool, func() { pool.Close(); drop() }
 }

@@ -13,8 +13,12 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
 
+	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/outbox"
@@ -25,12 +29,17 @@ const (
 	mostBytes    = 1 << 20
 )
 
+// The transaction of a page is idle while the page is handled, for longer than the pool allows, and
+// the receiver has the connections of the pool.
 func TestSubscriber_deliversAgainFromTheFirstThatIsRefused(t *testing.T) {
 	t.Parallel()
-	db := testdb.Open(t)
+	db, log := testdb.Open(t), &testrun.Log{}
 	publish(t, db, numbered(5)...)
-	r := read(t, db, options{})
+	r := read(t, db.Pool(), options{Options: outbox.Options{Log: slog.New(slog.NewTextHandler(log, nil))}, config: func(c *pgxpool.Config) {
+		c.MaxConns, c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = 1, "50"
+	}})
 	page := r.next(t, 5)
+	testdb.Exec(t, r.pool, `select pg_sleep(0.2)`)
 	page[0].Ack()
 	page[1].Ack()
 	page[2].Nack()
@@ -42,42 +51,11 @@ func TestSubscriber_deliversAgainFromTheFirstThatIsRefused(t *testing.T) {
 		m.Ack()
 	}
 	wantEmpty(t, db)
-}
-
-func TestSubscriber_deliversAgainWhatIsNotAcknowledgedUntilTheDeadline(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	publish(t, db, numbered(3)...)
-	log := &testrun.Log{}
-	r := read(t, db, options{deadline: 2 * time.Second, Options: outbox.Options{Log: slog.New(slog.NewTextHandler(log, nil))}})
-	page := r.next(t, 2)
-	page[0].Ack()
-	testrun.Receive(t, "the end of the page's context", page[1].Context().Done())
-	r.wantNext(t, "m0002", "m0003")
-	wantEmpty(t, db)
 	testrun.True(t, "the end of the failure is logged", func() bool { return strings.Contains(log.String(), "works again") })
 	if line, _, _ := strings.Cut(log.String(), "\n"); !strings.Contains(line, "level=ERROR") ||
-		!strings.Contains(line, "topic=letters") || !strings.Contains(line, "refused=2") {
+		!strings.Contains(line, "topic=letters") || !strings.Contains(line, "refused=3") {
 		t.Errorf("the failure is logged as %s", log)
 	}
-}
-
-// Any login may take any advisory lock, so a reader waits for none. It finds a topic's row that is
-// gone, as after a failover that lost it. Where nothing rings, as behind a pooler that swallows NOTIFY, polls every 2 s
-// find what was committed.
-func TestSubscriber_locksARowThatOtherLoginsCannotLock(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	r := read(t, db, options{Options: outbox.Options{Bell: make(chan struct{})}})
-	testrun.Soon(t, 4*time.Second, func(try int) {
-		publish(t, db, fmt.Sprint("m", try))
-		m := r.next(t, 1)[0]
-		testrun.Same(t, "advisory locks", 0, testdb.One[int](t, db, `
-select count(*) from pg_locks join pg_stat_activity using (pid) where locktype = 'advisory' and application_name = 'reader' and datname = current_database()`))
-		m.Ack()
-		wantEmpty(t, db)
-		testrun.Same(t, "topics", []string{topic}, testdb.All[string](t, db, `delete from outbox_topics returning topic`))
-	})
 }
 
 // A transaction that stays open, here or in another database of the server, with rows of the
@@ -90,7 +68,7 @@ func TestSubscriber_waitsForNoTransactionThatStaysOpen(t *testing.T) {
 	writing := testdb.Begin(t, db.Pool(), `select pg_current_xact_id()`)
 	testdb.Must(t, writing.SendBatch(t.Context(), letters(t, "late")).Close())
 	bell := make(chan struct{}, 1)
-	r := read(t, db, options{Options: outbox.Options{Bell: bell}})
+	r := read(t, db.Pool(), options{Options: outbox.Options{Bell: bell}})
 	testrun.Soon(t, time.Second, func(try int) {
 		id := fmt.Sprintf("m%d", try)
 		publish(t, db, id)
@@ -108,7 +86,7 @@ func TestSubscriber_findsAMessageThatCommitsLateWithASmallerID(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
 	bell := make(chan struct{}, 1)
-	r := read(t, db, options{Options: outbox.Options{Bell: bell}, poll: time.Hour})
+	r := read(t, db.Pool(), options{Options: outbox.Options{Bell: bell}, poll: time.Hour})
 	late := testdb.Begin(t, db.Pool(), `
 insert into outbox (topic, message_id, payload, metadata) select $1, 'late' || n, '', '{}' from generate_series(1, $2::int) n`, topic, mostMessages+1)
 	testdb.Exec(t, db.Pool(), `select nextval(pg_get_serial_sequence('outbox', 'id')) from generate_series(1, 3000)`)
@@ -134,7 +112,7 @@ func TestSubscriber_pagesAreBounded(t *testing.T) {
 		testdb.Exec(t, db.Pool(), `insert into outbox (topic, message_id, payload, metadata) values ($1, $2, '', jsonb_build_object('k', repeat('x', 700000)))`,
 			topic, strconv.Itoa(7+i))
 	}
-	r, left := read(t, db, options{}), len(small)+10
+	r, left := read(t, db.Pool(), options{}), len(small)+10
 	for _, want := range [][]string{
 		small[:mostMessages], small[mostMessages : 2*mostMessages], {small[2*mostMessages], "0", "1", "2"}, {"3"}, {"4"}, {"5", "6", "7", "8"}, {"9"},
 	} {
@@ -151,22 +129,6 @@ func TestSubscriber_pagesAreBounded(t *testing.T) {
 	wantEmpty(t, db)
 }
 
-// The transaction of a page is idle while the page is handled, for longer than the pool allows, and
-// the receiver has the connections of the pool.
-func TestSubscriber_isNotCutWhileAReceiverIsSlow(t *testing.T) {
-	t.Parallel()
-	db := testdb.Open(t)
-	publish(t, db, "m1")
-	r := read(t, db, options{config: func(c *pgxpool.Config) {
-		c.MaxConns, c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = 1, "50"
-	}})
-	m := r.next(t, 1)[0]
-	testdb.Exec(t, r.pool, `select pg_sleep(0.2)`)
-	m.Ack()
-	wantEmpty(t, db)
-	r.wantNoneNow(t)
-}
-
 // What ends leaves no session; that it leaves no goroutine is seen at the end of the process.
 func TestSubscriber_ends(t *testing.T) {
 	t.Parallel()
@@ -181,7 +143,7 @@ func TestSubscriber_ends(t *testing.T) {
 				if taken > 0 {
 					publish(t, db, "m1", "m2")
 				}
-				r := read(t, db, options{Options: outbox.Options{Bell: make(chan struct{})}})
+				r := read(t, db.Pool(), options{Options: outbox.Options{Bell: make(chan struct{})}})
 				r.next(t, taken)
 				stop(r)
 				testrun.True(t, "the channel is closed", func() bool { return testrun.Receive(t, "its end", r.messages) == nil })
@@ -221,7 +183,7 @@ func TestSubscribe_failsWithoutTheTableAndForASecondTopic(t *testing.T) {
 func TestSubscriber_writesNothingWhileIdle(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
-	r := read(t, db, options{poll: 5 * time.Millisecond})
+	r := read(t, db.Pool(), options{poll: 5 * time.Millisecond})
 	publish(t, db, "m1")
 	r.wantNext(t, "m1")
 	wantEmpty(t, db)
@@ -282,5 +244,86 @@ func TestForward_returnsTheErrorOfASubscriptionAndItsEnd(t *testing.T) {
 	to := publisher(func(*message.Message) error { stop(); return nil })
 	if err := outbox.Forward(t.Context(), from, topic, to); err == nil || err.Error() != "the subscription has ended" {
 		t.Errorf("a subscription that ends: %v", err)
+	}
+}
+
+// A message is the same on both sides in each mode of pgx, alone, in a group commit, and by Send.
+func TestMessage_arrivesAsItWasInEachModeOfPgx(t *testing.T) {
+	t.Parallel()
+	for _, mode := range testdb.Modes() {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			url := testdb.URL(t)
+			pool := testdb.PoolIn(t, url, mode)
+			sent := func(id string) outbox.Message {
+				return outbox.Message{
+					Topic: topic, ID: id, Type: "letter", OrderingKey: "naïve 🔑", Partition: `a'b\c`, Payload: []byte("\x00\xff\\x not text"),
+					Metadata: map[string]string{
+						outbox.MetadataCorrelationID: "req_1", "": "", `"`: "\u2028", `","type":"x`: "\xff\U0010ffff", outbox.MetadataType: "parcel",
+					},
+				}
+			}
+			c := groupcommit.New(pool, groupcommit.Options{Writes: groupcommit.NewStatements(outbox.Writes()...)})
+			var work errgroup.Group
+			for n := range 8 {
+				work.Go(func() error {
+					b := &pgx.Batch{}
+					return errors.Join(outbox.Append(b, sent(fmt.Sprint("é", n))), c.Commit(t.Context(), b))
+				})
+			}
+			work.Go(func() error {
+				return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return outbox.Send(t.Context(), tx, sent("é8"), sent("é9")) })
+			})
+			testdb.Must(t, work.Wait())
+			want := message.Metadata{
+				"type": "letter", "ordering_key": "naïve 🔑", "partition_key": `a'b\c`, "correlation_id": "req_1", "": "", `"`: "\u2028",
+				`","type":"x`: "\ufffd\U0010ffff", // what is no text is replaced
+			}
+			seen := map[string]bool{}
+			for _, m := range read(t, pool, options{}).next(t, 10) {
+				if diff := cmp.Diff(want, m.Metadata); diff != "" || string(m.Payload) != string(sent("").Payload) {
+					t.Errorf("message %s %q, metadata (-want +got):\n%s", m.UUID, m.Payload, diff)
+				}
+				seen[m.UUID] = true
+				m.Ack()
+			}
+			if len(seen) != 10 {
+				t.Errorf("the messages are %v", seen)
+			}
+			wantEmpty(t, testdb.Connect(t, url))
+		})
+	}
+}
+
+func TestAppend_refusesWhatNoOutboxHolds(t *testing.T) {
+	t.Parallel()
+	db := testdb.Open(t)
+	x := func(n int) string { return strings.Repeat("x", n) }
+	for what, m := range map[string]outbox.Message{
+		"no topic": {ID: "m"}, "no id": {Topic: topic}, "a long id": {Topic: topic, ID: x(256)},
+		"a long key": {Topic: topic, ID: "m", OrderingKey: x(256)}, "a long payload": {Topic: topic, ID: "m", Payload: make([]byte, outbox.MaxPayload+1)},
+		"a long type": {Topic: topic, ID: "m", Type: x(256)}, "a long partition": {Topic: topic, ID: "m", Partition: x(256)},
+		"an id of 256 bytes": {Topic: topic, ID: strings.Repeat("é", 128)}, "a key that is no text": {Topic: topic, ID: "m", OrderingKey: "\xff"},
+		"an id with NUL": {Topic: topic, ID: "m\x00"},
+	} {
+		b := &pgx.Batch{}
+		if err := outbox.Append(b, m); !errors.Is(err, outbox.ErrInvalid) || b.Len() != 0 {
+			t.Errorf("%s: %v, %d queued", what, err, b.Len())
+		}
+		var unused pgx.Tx // nothing is sent before all can be held
+		if err := outbox.Send(t.Context(), unused, outbox.Message{Topic: topic, ID: "m"}, m); !errors.Is(err, outbox.ErrInvalid) {
+			t.Errorf("%s, sent behind another message: %v", what, err)
+		}
+	}
+	longest, large := strings.Repeat("é", 127)+"x", bytes.Repeat([]byte("0123456789"), 1<<20)
+	b := &pgx.Batch{}
+	testdb.Must(t, outbox.Append(b, outbox.Message{Topic: topic, ID: longest, OrderingKey: x(255), Payload: large}))
+	large[0] = 'x' // the batch has a copy
+	testdb.Must(t, outbox.Append(b, outbox.Message{Topic: topic, ID: "empty"}))
+	testdb.Must(t, outbox.Append(&pgx.Batch{}, outbox.Message{Topic: topic, ID: "m", Payload: make([]byte, outbox.MaxPayload)}))
+	testdb.Must(t, db.Commit(t.Context(), b))
+	page := read(t, db.Pool(), options{}).next(t, 1)
+	if m := page[0]; m.UUID != longest || len(m.Payload) != len(large) || m.Payload[0] != '0' {
+		t.Errorf("message %s with %d bytes", m.UUID, len(m.Payload))
 	}
 }

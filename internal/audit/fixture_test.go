@@ -262,19 +262,8 @@ func (f *fixture) notifyAt(name string, version int) {
 	f.decide(name, recorded(domain.MerchantNotified{EventID: e.ID.String(), Type: strings.TrimSuffix(e.Type, ".v1"), Version: version}))
 }
 
-// addUp adds every committed event to the balances. It waits for other transactions of the server.
+// addUp adds every committed event to the balances.
 func (f *fixture) addUp() {
 	f.t.Helper()
-	const behind = `
-select count(*)
-  from ledger_events e
-  join followers p
-    on (e.txid, e.position) > (p.txid, p.position)
- where p.name = 'balances'`
-	testrun.Progress(f.t, "every event is added", func() (string, bool) {
-		_, err := books.AddUp(f.t.Context(), f.db)
-		testdb.Must(f.t, err)
-		left := number(f, behind)
-		return fmt.Sprintf("%d events are not added", left), left == 0
-	})
+	testdb.CatchUp(f.t, f.db, "balances", func() error { _, err := books.AddUp(f.t.Context(), f.db); return err })
 }

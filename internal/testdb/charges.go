@@ -2,12 +2,14 @@ package testdb
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
+	"github.com/payonce/payonce/internal/testrun"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -55,6 +57,21 @@ func Appended(tb testing.TB, db *postgres.DB, s ledger.Stream, c ledger.Cause, e
 	s, err := Append(tb.Context(), db, s, c, events...)
 	Must(tb, err)
 	return s
+}
+
+// CatchUp lets a follower read on until it has every event. It waits for the open transactions of other
+// tests on the server.
+func CatchUp(tb testing.TB, db *postgres.DB, follower string, read func() error) {
+	tb.Helper()
+	testrun.Progress(tb, "the follower "+follower+" has caught up", func() (string, bool) {
+		Must(tb, read())
+		left := One[int](tb, db, `
+select count(*)
+  from ledger_events e
+  join followers f on (e.txid, e.position) > (f.txid, f.position)
+ where f.name = $1`, follower)
+		return fmt.Sprintf("%d events are left", left), left == 0
+	})
 }
 
 // Statements runs statements as the owner of the tables.

@@ -92,3 +92,22 @@ func Code(err error) string {
 	}
 	return refusal.Code
 }
+
+// Modes are the ways in which pgx runs a statement.
+func Modes() []pgx.QueryExecMode {
+	return []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	}
+}
+
+// PoolIn returns a pool in a mode of pgx, until the test ends.
+func PoolIn(tb testing.TB, url string, mode pgx.QueryExecMode) *pgxpool.Pool {
+	tb.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	Must(tb, err)
+	config.ConnConfig.DefaultQueryExecMode = mode
+	pool, err := pgxpool.NewWithConfig(tb.Context(), config)
+	Must(tb, err)
+	tb.Cleanup(pool.Close)
+	return pool
+}

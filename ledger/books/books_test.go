@@ -4,10 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
+	"sync/atomic"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/postgres"
@@ -25,20 +25,13 @@ var (
 	commit, appended, exec          = testdb.Append, testdb.Appended, testdb.Statements
 )
 
-// addUp adds up the balances until no event is left, and returns the number of events. It waits
-// for the open transactions of other tests on the same server.
+// addUp adds up the balances until no event is left, and returns the number of events.
 func addUp(t *testing.T, db *postgres.DB) (events int) {
 	t.Helper()
-	testrun.Progress(t, "the balances have caught up", func() (string, bool) {
+	testdb.CatchUp(t, db, "balances", func() error {
 		n, err := books.AddUp(t.Context(), db)
-		testdb.Must(t, err)
 		events += n
-		left := testdb.One[int](t, db, `
-select count(*)
-  from ledger_events e
-  join followers f on (e.txid, e.position) > (f.txid, f.position)
- where f.name = 'balances'`)
-		return fmt.Sprintf("%d events are added, %d are left", events, left), left == 0
+		return err
 	})
 	return events
 }
@@ -65,23 +58,25 @@ func listed(t *testing.T, db *postgres.DB, q books.ListQuery) (ids []string, nex
 	return ids, page.Next
 }
 
-// checkBalances compares the stored sums with those of the postings.
-func checkBalances(t *testing.T, db *postgres.DB) {
+// besides does some things again and again, each beside the others, while three writers write.
+func besides(t *testing.T, write func(w int) error, do ...func() error) {
 	t.Helper()
-	want := testdb.All[string](t, db, `
-select row(merchant_id, account, sum(debits), sum(credits))::text
-  from (select merchant_id, debit as account, amount as debits, 0 as credits from ledger_postings
-         union all
-        select merchant_id, credit, 0, amount from ledger_postings) legs
- group by merchant_id, account
- order by merchant_id, account`)
-	got := testdb.All[string](t, db, `
-select row(merchant_id, account, debits, credits)::text
-  from account_balances
- order by merchant_id, account`)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("balances (-postings +stored):\n%s", diff)
+	var all, writers errgroup.Group
+	var written atomic.Bool
+	for _, one := range do {
+		all.Go(func() (err error) {
+			for err == nil && !written.Load() {
+				err = one()
+			}
+			return err
+		})
 	}
+	for w := range 3 {
+		writers.Go(func() error { return write(w) })
+	}
+	err := writers.Wait()
+	written.Store(true)
+	testdb.Must(t, errors.Join(err, all.Wait()))
 }
 
 // TestReads_failWithTheDatabase: no read takes an error for an empty answer.
