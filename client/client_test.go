@@ -108,6 +108,7 @@ func TestCharge_isSentAgainUntilItIsAnswered(t *testing.T) {
 		"a redirect":                {answer{301, "", http.Header{"Location": {"/elsewhere"}}}, 1},
 		"a proxy's page":            {answer{404, "<html>", nil}, 1},
 		"a proxy's page with 200":   {answer{200, "<html>", nil}, 1},
+		"a proxy's object":          {answer{404, " {}", nil}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -53,7 +53,8 @@ func TestTakeover(t *testing.T) {
 		testdb.Must(t, testrun.Receive(t, "the second commit", heir.ended))
 		testrun.Same(t, "effects", []string{"m1-2"}, testdb.All[string](t, db, `select merchant_id from merchants`))
 		testrun.Row(t, db, `select status = 'done' and fence = 2 and done_fence = 2 and deaths = 1 and holder like 'heir/%'
-			and jsonb_array_length(history) = 1 and history #>> '{0,holder}' like 'zombie/%' from inbox`)
+			and jsonb_array_length(history) = 1 and history #>> '{0,holder}' like 'zombie/%'
+			and history #> '{0}' ?& '{fence,claimed_at,at,lease_ended_at}' from inbox`)
 	})
 
 	t.Run("a holder that returns ends the context of handlers whose messages it lost", func(t *testing.T) {

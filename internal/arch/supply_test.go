@@ -23,6 +23,7 @@ type service struct {
 	SecurityOpt []string `yaml:"security_opt"`
 	Configs     []any    // Compose copies their content into the container
 	Privileged  bool
+	Environment map[string]string
 	Command     []string
 }
 
@@ -38,6 +39,7 @@ func readServices(t *testing.T) map[string]service {
 	return compose.Services
 }
 
+// TestCompose_containersAreConfined also looks that a variable that is given to a program of ours is a setting.
 func TestCompose_containersAreConfined(t *testing.T) {
 	t.Parallel()
 	// The image's own user is the last that the Dockerfile names.
@@ -51,6 +53,11 @@ func TestCompose_containersAreConfined(t *testing.T) {
 		if s.Image == ourImage {
 			programs[s.Command[0]] = true
 			user = cmp.Or(user, users[len(users)-1][1])
+			for variable := range s.Environment {
+				if variable != "GOMEMLIMIT" && !strings.Contains(read(t, "docs/reference/settings.md"), "\n| `"+variable+"` |") {
+					t.Errorf("%s sets %s, which is no setting", name, variable)
+				}
+			}
 		}
 		if user == "" || user == "root" || strings.HasPrefix(user, "0") {
 			t.Errorf("%s: its user is %q", name, user)

@@ -225,7 +225,7 @@ on conflict (message_id, receiver) do update set holder = excluded.holder, statu
 	w.awaitPage(t, "/", "<code>vm:1</code>")
 	w.awaitPage(t, "/charges/"+id, `running</span> charge.requested.v1 on <code>vm:1</code>`)
 	end()
-	w.awaitPage(t, "/", "died")
+	w.awaitPage(t, "/", `class="dark"><b>worker</b> <code>vm:1</code> <span>died`)
 	w.awaitPage(t, "/", "takeover in")
 	claim("vm:2", "done", 2) // all of it between two reads of the console
 	w.awaitPage(t, "/", "<code>vm:1</code></td><td><code>vm:2</code>")

@@ -2,7 +2,6 @@ package console
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -36,20 +35,25 @@ func TestDraw(t *testing.T) {
 func TestDraw_callsOfTheProvider(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		detail audit.Detail
-		calls  []string
+		event domain.Event
+		call  string
 	}{
-		{domain.Details(domain.PaymentAttemptFailed{Stage: domain.StageConfirm}), []string{"confirm the payment"}},
-		{audit.Detail{"event_id": "e1"}, nil},
+		{domain.PaymentAttemptFailed{Stage: domain.StageConfirm}, "confirm the payment"},
+		{domain.PaymentDeclined{Failure: domain.Failure{Code: domain.CardDeclined}}, "no payment"},
+		{domain.RefundAttemptFailed{RefundID: "re_1"}, "refund"},
+		{domain.RefundSucceeded{RefundID: "re_1"}, "refund"},
+		{domain.RefundFailed{RefundID: "re_1"}, "refund"},
 	} {
-		drawn := audit.Timeline{Entries: []audit.TimelineEntry{{Kind: "event", What: "payment.attempt_failed.v1", Detail: test.detail}}}
+		entry := audit.TimelineEntry{Kind: "event", What: domain.TypeOf(test.event), Detail: domain.Details(test.event)}
+		unread := entry
+		unread.Detail = audit.Detail{"event_id": "e1"}
 		var calls []string
-		for _, r := range draw(drawn).Rows {
+		for _, r := range draw(audit.Timeline{Entries: []audit.TimelineEntry{entry, unread}}).Rows {
 			if r.lane.Name == "provider" {
 				calls = append(calls, r.Text)
 			}
 		}
-		testrun.Same(t, fmt.Sprint(test.detail), test.calls, calls)
+		testrun.Same(t, entry.What, []string{test.call}, calls)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -46,14 +47,14 @@ func TestNew_refusesUnusableSettings(t *testing.T) {
 
 type callers struct{}
 
-// The observer learns every request by a name that holds no id, and its answer.
+// The observer learns every request once, by a name that holds no id, and its answer. What is read has these parameters.
 func TestClient_reportsEachRequestToItsObserver(t *testing.T) {
 	t.Parallel()
 	saved, refused := answer(200, intentJSON(), "Idempotent-Replayed", "true"), answer(400, errorJSON("invalid_request_error", ""))
 	p := newProvider(t, func(w http.ResponseWriter, r *http.Request) {
 		map[string]http.HandlerFunc{http.MethodPost: saved, http.MethodGet: refused}[r.Method](w, r)
 	})
-	want, seen := map[string]stripe.Answered{}, map[string]stripe.Answered{}
+	want, seen, reported := map[string]stripe.Answered{}, map[string]stripe.Answered{}, 0
 	for _, call := range stripe.Calls() {
 		want[call] = stripe.Answered{Status: 400}
 		if strings.HasPrefix(call, http.MethodPost) {
@@ -64,7 +65,7 @@ func TestClient_reportsEachRequestToItsObserver(t *testing.T) {
 		if ctx.Value(callers{}) == nil {
 			t.Errorf("%s is observed in another context than the caller's", call)
 		}
-		return func(a stripe.Answered) { seen[call] = a }
+		return func(a stripe.Answered) { seen[call] = a; reported++ }
 	}})
 	testrun.Must(t, err)
 	defer c.Close()
@@ -75,6 +76,19 @@ func TestClient_reportsEachRequestToItsObserver(t *testing.T) {
 	}
 	_, _ = c.Account(ctx)
 	testrun.Same(t, "calls", want, seen)
+	testrun.Same(t, "calls that are reported", p.requests(), reported)
+	var read []string
+	for _, s := range p.got() {
+		if strings.HasPrefix(s.Request, http.MethodGet) {
+			read = append(read, s.Request+"?"+s.Form.Encode())
+		}
+	}
+	slices.Sort(read)
+	testrun.Same(t, "what is read", []string{
+		"GET /v1/account?", "GET /v1/disputes?limit=100", "GET /v1/disputes?limit=100&payment_intent=pi_1",
+		"GET /v1/payment_intents/pi_1?", "GET /v1/payment_intents?limit=100",
+		"GET /v1/refunds?limit=100", "GET /v1/refunds?limit=100&payment_intent=pi_1",
+	}, read)
 	p.Close()
 	_, _ = c.Account(ctx)
 	testrun.Same(t, "a call without an answer", stripe.Answered{}, seen["GET account"])

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"reflect"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -43,6 +44,11 @@ func newProvider(tb testing.TB, answer http.HandlerFunc) *provider {
 	p := &provider{}
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = r.ParseForm()
+		for name, values := range r.Form {
+			if slices.Contains(values, "") {
+				tb.Errorf("%s %s: %s is empty, which Stripe refuses", r.Method, r.URL.Path, name)
+			}
+		}
 		p.mu.Lock()
 		p.sent = append(p.sent, sent{r.Method + " " + r.URL.Path, r.Form, r.Header.Get("Idempotency-Key")})
 		p.mu.Unlock()

@@ -102,6 +102,12 @@ values (gen_random_uuid(), 'ch_1', 1, 'charge.requested.v1', 'acme', '{}', '{}',
 		`payonce_audit_finished_timestamp_seconds{scope="recent"}`: {now - 3660, now - 3540},
 	})
 	want(t, scrape(t, early.Handler()), map[string]float64{unread: 0}) // for ten seconds
+	testdb.Exec(t, db.Pool(), `delete from audit_results where scope = 'provider'`)
+	testrun.True(t, "they are read again, and what is gone is not shown", func() bool {
+		again := scrape(t, m.Handler())
+		_, shown := again[`payonce_audit_violations{scope="provider"}`]
+		return again[`payonce_figures_up`] == 1 && !shown
+	})
 	if log.String() != "" {
 		t.Errorf("logged: %s", log)
 	}
