@@ -20,7 +20,7 @@ const (
 	Refunded          Status = "refunded"
 )
 
-// Charge is the fold of a stream: everything that a decision may read. The zero Charge is a stream without events.
+// Charge is the fold of a stream: all that decisions read beside the time. Zero, it is a stream without events.
 type Charge struct {
 	Terms
 
@@ -45,9 +45,9 @@ type Charge struct {
 	Version        int // the number of events folded
 	OutcomeVersion int // of the event that is its outcome, 0 before it
 
-	// AttemptVersion is of the event that opened the present attempt at the payment, payment.started or
-	// payment.attempt_failed; 0 before. The id of that event is the Idempotency-Key of a confirmation. So the key
-	// stays the same after a crash or a time-out, until the next payment.attempt_failed.
+	// AttemptVersion is that of the newest payment.started or payment.attempt_failed, 0 before. That event's id is
+	// the Idempotency-Key of a confirmation, so also after a crash or a time-out the key is the same, until the
+	// next payment.attempt_failed.
 	AttemptVersion int
 }
 
@@ -63,8 +63,8 @@ func (c Charge) PaymentStarted() bool { return c.PaymentIntent != "" }
 // NeedsWebhook reports whether the merchant has yet to receive the webhook about the event at a version.
 func (c Charge) NeedsWebhook(version int) bool { return slices.Contains(c.Unnotified, version) }
 
-// Fold folds stored events into a charge, in their order. A void request (Voids) changes nothing but the
-// version. The argument is not changed.
+// Fold folds stored events, and never fails: they have happened. A void request (Voids) changes the
+// version alone. The argument is not changed.
 func Fold(c Charge, events ...Event) Charge {
 	c = c.clone()
 	for _, e := range events {
@@ -108,9 +108,9 @@ func (c Charge) clone() Charge {
 // cannot be read (Unreadable). A void request has neither an effect nor postings, and does not stop the charge. A void
 // first event leaves a charge without merchant and steps: its message becomes a dead letter, and lists leave it out.
 //
-// Append writes no void request. Only who has the api's login can, within the policies and the trigger of
-// ledger_events in migrations/service.sql: who changes what a request may be changes those too. The audit names each.
-func (c Charge) Voids(e Event) bool { return registry[TypeOf(e)].Request && !c.allows(e) }
+// Append writes none. Only a stolen login of the api can, as far as the policies and the trigger of ledger_events
+// in migrations/service.sql let it: change them with allowedIn. The audit names each.
+func (c Charge) Voids(e Event) bool { return byName[TypeOf(e)].Request && !c.allows(e) }
 
 // allows reports whether e may be the next event of c.
 func (c Charge) allows(e Event) bool {
@@ -160,8 +160,8 @@ type Terms struct {
 	Notify            bool `json:"notify" detail:"notify"`
 	OneChargePerOrder bool `json:"one_charge_per_order,omitempty" detail:"one_charge_per_order"`
 
-	// Reference is the charge's name at the provider: it follows from the merchant, the operation and the
-	// client's key, so a key that is sent again has the same one, even to a database that has lost the charge.
+	// Reference is the charge's name at the provider, made of the merchant, the operation and the client's key:
+	// a repeated key has the same one, even in a database that has lost the charge (payment.start in fulfillment).
 	Reference string `json:"reference" detail:"reference"`
 }
 

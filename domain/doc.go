@@ -11,7 +11,7 @@
 // that is stored although its charge does not allow it is void, and has no effect (Charge.Voids). Operators see the
 // members of an event that have a tag detail, under the name in the tag (Details).
 //
-// A step (inventory, payment, …) is one file: its events, its decisions, and one Step value in the list of step.go, with
-// the stored names of its events. The codec, the audit, the timeline, the metrics and the contract test read these
+// A step (inventory, payment, …) is one file: its events, its decisions but Fail, and one Step value in step.go's list,
+// with the stored names of its events. The codec, the audit, the timeline, the metrics and the contract test read these
 // lists. A name once stored is read for ever.
 package domain

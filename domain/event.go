@@ -28,7 +28,7 @@ type EventType struct {
 
 var (
 	eventTypes = slices.Concat(chargeEvents, eventsOf(steps), refundEvents, disputeEvents, eventsOf(subscribers))
-	registry   = typesBy(func(t EventType) string { return t.Name })
+	byName     = typesBy(func(t EventType) string { return t.Name })
 	byGoType   = typesBy(func(t EventType) reflect.Type { return reflect.TypeOf(t.Zero) })
 )
 
@@ -44,7 +44,7 @@ func typesBy[K comparable](key func(EventType) K) map[K]EventType {
 func EventTypes() []EventType { return slices.Clone(eventTypes) }
 
 // EventTypeNamed is the type with a stored name; the zero EventType if there is none.
-func EventTypeNamed(name string) EventType { return registry[name] }
+func EventTypeNamed(name string) EventType { return byName[name] }
 
 // TypeOf is the stored name of an event; "" if its type is in no list.
 func TypeOf(e Event) string {
@@ -60,7 +60,7 @@ var ErrUnknownType = errors.New("unknown event type")
 
 // Decode reads a stored event, which json.Marshal wrote. A request whose data cannot be read is Unreadable, and no error.
 func Decode(name string, data []byte) (Event, error) {
-	t, known := registry[name]
+	t, known := byName[name]
 	if !known {
 		return nil, fmt.Errorf("decode %q: %w", name, ErrUnknownType)
 	}

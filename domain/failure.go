@@ -33,8 +33,8 @@ var cancellations = map[FailureCode]string{
 	AuthenticationTimeout: "the customer did not authenticate in time",
 }
 
-// Deadlines maps each reason to cancel the charge, unless it is captured first, to the database time
-// from which the reason holds. A requested cancellation holds always, as the zero time.
+// Deadlines maps each reason to cancel the charge to the database time from which it holds, the zero
+// time for a request. A wait of fulfillment ends at the next one (processingWait).
 func (c Charge) Deadlines() map[FailureCode]time.Time {
 	deadlines := map[FailureCode]time.Time{}
 	if c.CancelRequested {
@@ -49,8 +49,8 @@ func (c Charge) Deadlines() map[FailureCode]time.Time {
 	return deadlines
 }
 
-// Cancellation returns why the charge is to be canceled now unless it is captured first. It is nil if
-// the charge may continue.
+// Cancellation returns why the charge is to be canceled now unless it is captured first; nil if it may
+// continue. Fulfillment's dueStep asks.
 func (c Charge) Cancellation(now time.Time) *Failure {
 	deadlines := c.Deadlines()
 	for _, code := range []FailureCode{Canceled, Expired, AuthenticationTimeout} {
@@ -64,19 +64,19 @@ func (c Charge) Cancellation(now time.Time) *Failure {
 // cancels reports whether it is the reason of a cancellation, and not of a step that failed.
 func (code FailureCode) cancels() bool { return cancellations[code] != "" }
 
-// mayFailFor reports whether a charge may fail for a reason: for that of a cancellation only if it is in Deadlines.
+// mayFailFor reports whether a charge may fail for a reason: for that of a cancellation if it is in Deadlines, due or not.
 func (c Charge) mayFailFor(code FailureCode) bool {
 	_, has := c.Deadlines()[code]
 	return has || !code.cancels()
 }
 
-// Fail returns the events that end a charge without money taken, and compensate; none if it has
-// failed. The payment intent, if there is one, must be canceled at the provider before.
+// Fail returns the events that end a charge without money: payment.declined, unless it is canceled
+// before payment.started; compensations; charge.failed. None if it has failed. Cancel its intent before.
 func (c Charge) Fail(why Failure) []Event {
 	if c.PaymentStarted() || !why.Code.cancels() {
 		return c.endFailed(why, PaymentDeclined{why})
 	}
-	return c.endFailed(why) // canceled before there was anything to pay
+	return c.endFailed(why) // canceled before payment.started
 }
 
 // ChargeFailed ends the charge without money taken.
@@ -108,8 +108,8 @@ func (c Charge) toCompensate() []Step {
 	return held
 }
 
-// mayRelease reports whether what a step holds may be returned now: it is the last step that holds something, and a
-// step failed, or no payment was started and the charge has a reason to be canceled, be it due or not.
+// mayRelease reports whether what a step holds may be returned now: it is the last step that holds something. Besides,
+// a step failed; or no payment was started, and there is a reason to cancel, due or not.
 func (c Charge) mayRelease(name string) bool {
 	held := c.toCompensate()
 	return len(held) > 0 && held[0].Name == name && (c.stepFailed() || !c.PaymentStarted() && len(c.Deadlines()) > 0)
@@ -117,14 +117,14 @@ func (c Charge) mayRelease(name string) bool {
 
 // endFailed returns the events that end a charge without money taken: those of the step that failed, if
 // one did, then the release of what the steps before it hold, then ChargeFailed. None if the charge has failed.
-func (c Charge) endFailed(why Failure, failed ...Event) []Event {
+func (c Charge) endFailed(why Failure, events ...Event) []Event {
 	if c.Status == Failed {
 		return nil
 	}
 	for _, s := range c.toCompensate() {
-		failed = append(failed, s.release(c))
+		events = append(events, s.release(c))
 	}
-	return append(failed, ChargeFailed{why})
+	return append(events, ChargeFailed{why})
 }
 
 func (c Charge) stepFailed() bool {

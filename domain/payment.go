@@ -34,8 +34,8 @@ const (
 
 // MaxKeys is how many Idempotency-Keys the creation of a payment, its confirmation, or a refund may
 // use. Each key that fails is an event, and every read of a charge reads its stream: at this bound the
-// events of a charge with MaxRefunds refunds have some 0.5 MB. The last key is used again and again: the
-// provider forgets what it saved under a key, after 24 hours at Stripe.
+// events of a charge with MaxRefunds refunds have some 0.5 MB. The last key is repeated until the
+// provider forgets what it saved under it, after 24 hours at Stripe.
 const MaxKeys = 50
 
 // PaymentStarted names the provider's object of the payment.
@@ -123,7 +123,7 @@ func (c *Charge) failures(s Stage) *int {
 	return &c.ConfirmFailures
 }
 
-// Capture returns the events of a payment whose money the provider took; none if that is recorded.
+// Capture returns the events of money taken, none if recorded. Append refuses another intent or amount.
 func (c Charge) Capture(intent string, taken Money) []Event {
 	if c.StepStatus(Payment) == StepDone && intent == c.PaymentIntent && taken == c.Money {
 		return nil

@@ -45,7 +45,7 @@ func Postings(c Charge, e Event) []Posting {
 	}
 	switch e := e.(type) {
 	case ChargeRequested:
-		c.Terms = e.Terms
+		c.Terms = e.Terms // for account: c has none yet
 		move(customerReceivable, merchantPending, e.Amount)
 	case ChargeFailed:
 		move(merchantPending, customerReceivable, c.Amount)

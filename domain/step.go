@@ -2,7 +2,7 @@ package domain
 
 import "slices"
 
-// steps are the steps of a charge, in the order in which they run. Payment is the last one, because a capture is the
+// steps are the steps of a charge, in the order in which they run. Payment is the last one, because its end decides the
 // outcome of the charge: what comes after the outcome is a subscriber.
 var steps = []Step{inventory, payment}
 
@@ -14,8 +14,8 @@ type Step struct {
 	Name   string
 	Events []EventType
 
-	// Optional: a charge to which the step does not apply does not have it. A step that
-	// is not optional is shown as skipped there.
+	// Optional, for new steps: a charge to which the step does not apply lacks it;
+	// otherwise it has the step as skipped.
 	Optional bool
 
 	// applies reports whether a charge needs the step; nil for every charge. Open asks once.
@@ -91,8 +91,8 @@ func (c Charge) StepStatus(name string) StepStatus {
 	return ""
 }
 
-// Next is the step that is due: the steps before it are done or skipped, and the charge has
-// no outcome. It is empty if nothing is due. Between a capture and charge.succeeded it is a subscriber's name.
+// Next is the step that is due: those before it are done or skipped, and the charge has
+// no outcome. It is empty if nothing is due. Between a capture and charge.succeeded it may be a subscriber's name.
 func (c Charge) Next() string {
 	for _, s := range c.Steps {
 		if s.Status == StepPending && !c.HasOutcome() {
@@ -117,7 +117,7 @@ func (c Charge) SubscriberPending(name string, version int) bool {
 // version: none unless it is a webhook event.
 func (c Charge) SubscribersOf(e Event, version int) (names []string) {
 	for _, s := range subscribers {
-		if registry[TypeOf(e)].Webhook != "" && s.pending(c, version) {
+		if byName[TypeOf(e)].Webhook != "" && s.pending(c, version) {
 			names = append(names, s.Name)
 		}
 	}

@@ -63,7 +63,7 @@ func (f *Fulfillment) handleCharge(ctx context.Context, d *inbox.Delivery) error
 func dueStep(c domain.Charge, steps []step, pay *payment) task {
 	i := slices.IndexFunc(steps, func(s step) bool { return s.name == c.Next() })
 	switch {
-	case i < 0: // no message of such a charge may end as done
+	case i < 0: // a fault, with which no message ends as done
 		return task{name: domain.Payment, run: func(context.Context, ledger.Stream) ([]domain.Event, error) {
 			return nil, fmt.Errorf("charge %s has no outcome after its last step", c.ID)
 		}}

@@ -11,8 +11,8 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// The receivers of charges and their refunds, of the merchant's webhooks, and of webhooks
-// that an operator sends again.
+// The receivers of charges and refunds, of webhooks, and of those that a merchant has and
+// gets again.
 const (
 	ChargeReceiver       = "fulfillment"
 	NotificationReceiver = domain.Notification

@@ -16,7 +16,7 @@ import (
 )
 
 // notification sends the webhook about the event at a version: of the charge, a refund or
-// a dispute. It records nothing if the merchant has received the webhook before.
+// a dispute. It sends one again too (due decides), and then records nothing.
 //
 // If we die here: nothing is recorded; the next worker sends the webhook, which may be the
 // second time, under the same webhook-id, by which the merchant recognizes it.

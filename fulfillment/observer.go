@@ -25,7 +25,7 @@ import (
 type observer struct {
 	provider Provider
 	list     string // "refund" or "dispute"; empty if the message asks for none
-	seen     bool   // the list, and there is nothing wrong with it
+	done     bool   // the list was read, and nothing is wrong with it
 }
 
 // observedBy is the list that a message asks for, if it is an event of the provider about refunds,
@@ -42,10 +42,10 @@ func observedBy(messageType string) string {
 }
 
 func (o *observer) due(c domain.Charge) task {
-	if o.list == "" || o.seen || c.StepStatus(domain.Payment) != domain.StepDone {
+	if o.list == "" || o.done || c.StepStatus(domain.Payment) != domain.StepDone {
 		return task{}
 	}
-	return task{o.list, o.run, func() { o.seen = false }}
+	return task{o.list, o.run, func() { o.done = false }}
 }
 
 func (o *observer) run(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
@@ -59,7 +59,7 @@ func (o *observer) run(ctx context.Context, s ledger.Stream) ([]domain.Event, er
 	if err != nil {
 		return callFailed(ctx, err, nil)
 	}
-	o.seen = found.err == nil
+	o.done = found.err == nil
 	return found.events, found.err
 }
 

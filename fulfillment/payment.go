@@ -31,7 +31,7 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) ([]domain.Event, err
 	if !s.Charge.PaymentStarted() {
 		return p.start(ctx, s)
 	}
-	if p.intent == nil || p.intent.ID != s.Charge.PaymentIntent {
+	if p.intent == nil || p.intent.ID != s.Charge.PaymentIntent { // or another one was recorded
 		found, err := p.provider.RetrieveIntent(ctx, s.Charge.PaymentIntent)
 		if err != nil {
 			return callFailed(ctx, err, nil)
@@ -43,7 +43,7 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) ([]domain.Event, err
 	}
 	key := s.At(s.Charge.AttemptVersion).ID.String() // the same for every worker
 	confirmed, err := p.provider.ConfirmIntent(ctx, key, p.intent.ID, s.Charge.ReturnURL)
-	p.intent = nil // after a failed call the state is not known
+	p.intent = nil // unknown after a failed call
 	if err == nil {
 		p.intent = &confirmed
 		return p.decideByIntent(ctx, s)
@@ -67,8 +67,8 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) ([]domain.Event, err
 }
 
 // start creates the intent and records it. What it sends follows from the merchant, the client's
-// key and the request, also in a database that has lost the charge. If the first request under the key
-// had other parameters, the charge fails: that request may have paid, unknown to the ledger.
+// key and the request, also in a database that has lost the charge. If the lost one sent other parameters
+// under the key, this one fails: that one may have paid, unknown to the ledger.
 //
 // If we die here: no intent is recorded; the next worker sends the same key and receives the same intent. If the
 // provider has forgotten the key, the first intent stays an orphan that no worker confirms. Test: TestWalk in e2e.
@@ -112,6 +112,7 @@ func (p *payment) decideByIntent(ctx context.Context, s ledger.Stream) ([]domain
 			return nil, &inbox.DeadLetterError{Err: fmt.Errorf("payment intent %s took %d of %d for %q: %w",
 				i.ID, i.AmountReceived, i.Amount, i.Reference, domain.ErrMismatch)}
 		}
+		// Another amount than the charge's is a dead letter (record).
 		return s.Charge.Capture(i.ID, domain.Money{Amount: i.Amount, Currency: domain.Currency(i.Currency)}), nil
 	case stripe.Canceled: // by this step, in the dashboard, or by the provider
 		return s.Charge.Fail(declineOf(i)), nil
@@ -132,9 +133,8 @@ func (p *payment) decideByIntent(ctx context.Context, s ledger.Stream) ([]domain
 // requireAction records that the provider waits for the customer, and then waits too: until the provider's event, the
 // next read or a deadline. A charge whose merchant cannot send the customer to the provider's page is declined.
 //
-// If we die here: nothing is recorded, or the action with its deadline. The next worker
-// retrieves the intent, which says whether the customer has acted.
-// Test: TestDecides/Action/a_worker_that_dies_after_the_confirmation_is_taken_over.
+// If we die here: nothing is recorded, or the action with its deadline. The next worker retrieves the intent, which
+// says if the customer has acted. Test: TestDecides/Action/a_worker_that_dies_after_the_confirmation_is_taken_over.
 func (p *payment) requireAction(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
 	switch c := s.Charge; {
 	case c.ReturnURL == "" || p.intent.RedirectURL == "":
@@ -167,8 +167,8 @@ func (p *payment) cancelCharge(ctx context.Context, s ledger.Stream) ([]domain.E
 // cancelAndFail cancels the intent, so that the charge may fail as failing says. If the provider
 // took the money first, or is about to, it records that instead.
 //
-// If we die here: nothing is recorded; the next worker finds the intent as it was, or canceled. Then it
-// cancels again for the charge's own reason, or fails the charge for that of the intent, else as provider_refused.
+// If we die here: nothing is recorded. If the intent is as it was, the next worker starts anew; if it is canceled, the
+// charge fails for its own reason to cancel, else for the intent's decline, else as provider_refused.
 // Test: TestWalk in e2e.
 func (p *payment) cancelAndFail(ctx context.Context, s ledger.Stream, failing domain.Failure) ([]domain.Event, error) {
 	p.intent = nil

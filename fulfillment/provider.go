@@ -53,7 +53,7 @@ func refusal(err error, message string) *domain.Failure {
 // callFailed decides what follows a failed call, by the Kind of its error:
 //
 //	Failed                 attempt records that the key is used up, so the next call has another one; the message waits
-//	Unavailable, Blocked   the message waits, if it is Blocked for an operator, and the next call has the same key
+//	Unavailable, Blocked   the message waits (Blocked: for an operator), and the next call has the same key
 //	Declined, Rejected     the error is returned: callers ask refusal before
 //
 // attempt is nil for calls that carry no key of ours, and returns nil where no next key may be opened.

@@ -25,8 +25,8 @@ type deliveryRun struct {
 	ended    bool // a commit has ended the delivery
 
 	// due returns the task that is next, or the zero task. record asks about the charge as its commit makes it:
-	// if nothing is due then, the commit also ends the delivery. process asks again after the commit, and must
-	// get the same answer.
+	// if nothing is due then, the commit also ends the delivery. process asks again: the answer follows from the
+	// charge and what run has set.
 	due func(domain.Charge) task
 }
 
@@ -75,9 +75,9 @@ func (r *deliveryRun) process(ctx context.Context) error {
 // maxIdle bounds how many iterations of a run in a row record nothing.
 const maxIdle = 10
 
-// do runs a task once and records its events. If another writer was first, to the stream's
-// next version, to the stock or to a message of the same ordering key, nothing is recorded and the stream is the
-// new one: process calls do again while there is still something to do.
+// do runs a task once and records its events. If another writer was first (version, stock, or inbox), nothing is
+// recorded, the error of run is dropped, and the stream is loaded anew: process calls do again while there is
+// still something to do.
 //
 // If we die here: between a lost race and the next commit nothing is recorded. The next worker asks the provider, which
 // remembers. Test: TestDecides/LostRace/others_are_first_at_every_try_to_capture.
@@ -94,7 +94,7 @@ func (r *deliveryRun) do(ctx context.Context, t task) error {
 		}
 		rival := groupcommit.Constraint(commitErr) == "inbox_one_first_per_key" // another message of the key was stored
 		if !rival && !ledger.IsConflict(commitErr) && !isOutOfStock(commitErr) {
-			return commitErr
+			return commitErr // a lock: a wait
 		}
 		if t.forget != nil {
 			t.forget()
@@ -128,11 +128,11 @@ func (r *deliveryRun) withHook(ctx context.Context, t task) (err error) {
 }
 
 // record commits events, the rows that steps queue for them, and the messages
-// about webhook events in one transaction. The commit after which nothing is left to do also ends
-// the delivery. An event that the charge does not allow makes a dead letter.
+// about webhook events in one transaction, which also ends the delivery if nothing is left to do.
+// An event that the charge does not allow makes a dead letter.
 //
-// An unknown outcome ends the run: a read now might show a commit that the synchronous standby does not have yet. The
-// next run begins after a new claim, whose commit waits for the standby.
+// An unknown outcome ends the run: a read now might show a commit that the synchronous standby lacks. The next begins
+// after a new claim, which waits for the standby. If the unknown one has ended the delivery, this attempt is EndLost.
 func (r *deliveryRun) record(ctx context.Context, events []domain.Event) error {
 	b := &pgx.Batch{}
 	next, err := r.queue(b, events)

@@ -37,10 +37,9 @@ func (f *Fulfillment) steps(pay *payment) []step {
 type step struct {
 	name string // in domain
 
-	// run does at external services what is missing of the step, and returns what is to be
-	// recorded. It is called again if another writer took the stream's next version and the step
-	// is still due: it reads the stream first, and repeats nothing that must not happen twice.
-	// It may return events and an error: the events are recorded, then the error ends the run.
+	// run does at external services what is missing of the step, and returns what is to be recorded. It is called again
+	// if another writer took the stream's next version and the step is still due: it reads the stream first, and repeats
+	// nothing that must not happen twice. It may return events and an error: these are recorded, then that ends the run.
 	run stepFunc
 
 	// queueRows, where set, queues the rows of the step beside the ledger. It is called for every event of every step,
@@ -51,10 +50,10 @@ type step struct {
 // stepFunc reads the stream, calls external services, and returns the events that one commit records.
 type stepFunc func(ctx context.Context, s ledger.Stream) ([]domain.Event, error)
 
-// Receiver handles messages, of a topic of the outbox or of other transactions' own.
+// Receiver handles messages of a topic of the outbox, or that commits put into its inbox.
 type Receiver struct {
 	Name        string
-	Topic       string                        // empty: its messages do not come from the outbox
+	Topic       string                        // empty: none comes from the outbox
 	Takes       func(messageType string) bool // a message of another type waits for a newer worker
 	DeadLetters inbox.DeadLetters             // what its dead letters do to the younger messages of their charge
 	Handle      inbox.Handler
@@ -63,9 +62,10 @@ type Receiver struct {
 // Receivers are all receivers of the worker.
 func (f *Fulfillment) Receivers() []Receiver {
 	isResend := func(name string) bool { return name == TypeResend }
+	// A resend of one not received keeps its turn.
 	isAboutWebhook := func(name string) bool { return domain.EventTypeNamed(name).Webhook != "" || isResend(name) }
-	// Every message of a charge reads the same stream, so a dead letter must not keep a
-	// cancellation or an event of the provider from being seen. A refund has a key of its own.
+	// Every message of a charge reads the same stream, so a dead letter must not hide a
+	// cancellation or an event of the provider. A refund has its own key.
 	receivers := []Receiver{{ChargeReceiver, domain.Topic, isAboutCharge, inbox.Pass, f.handleCharge}}
 	for _, s := range f.subscribers() {
 		receivers = append(receivers, Receiver{s.name, "", isAboutWebhook, s.deadLetters, f.subscriberHandler(s)})

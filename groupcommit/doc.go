@@ -14,9 +14,9 @@
 //     its batches commit individually.
 //   - At most half of the pool's connections are in commits, at least one, so reads go on while commits hang,
 //     as for a synchronous standby that is away. A commit keeps its slot until the server answers.
-//   - There is no batching delay: a batch that comes while no commit is in flight is sent at once. While a
-//     connection is free for it, a group waits for the one before for 50 ms at most. A group has at most 64
-//     batches and 500 statements.
+//   - There is no batching delay: a batch that comes while no commit is in flight is sent at once. A group
+//     waits for the one in flight, but no longer than 50 ms if a slot is free. It has at most 64 batches and
+//     500 statements.
 //
 // # Limits
 //

@@ -43,7 +43,7 @@ var (
 	ErrReused   = errors.New("the key was used for another request")
 	ErrExpired  = errors.New("the key has expired")
 	ErrInFlight = errors.New("a request under this key is in flight") // and does not end within Options.Wait
-	// It is unknown whether the work was done, or a read failed. The same request replays the answer, or does the work.
+	// It is not groupcommit's: an outcome is unknown, a read failed, or many races were lost. The same request finds out.
 	ErrUnknown = errors.New("the outcome is unknown: call again with the same key")
 )
 

@@ -21,8 +21,8 @@ type Options struct {
 	// Retention is how long an answer is kept; 24 h if it is not positive.
 	Retention time.Duration
 	// Wait is how long a request waits for another one in flight under its key, before ErrInFlight: 5 s if zero, for one
-	// try if negative. Between tries it holds no connection. A try waits for the lock time-out of its session: in payonce
-	// 25 ms in the api, as in the claim of Once; else 5 s, but 200 ms in a group commit.
+	// try if negative. Between tries it holds no connection. A try waits for a lock for 25 ms in payonce's api and in
+	// Once; elsewhere for the session's lock_timeout, in a group at most 200 ms.
 	Wait time.Duration
 	// Read reads a key; ReadKey if nil. One may read several keys in one round trip, or return a stored answer
 	// from a cache. That a key is free may only be read from the database.
@@ -34,7 +34,7 @@ type Options struct {
 
 const (
 	readTimeout = 5 * time.Second        // of a read, which waits for the standby where commits do
-	rivalPause  = 100 * time.Millisecond // longer than a try waits for a lock: most of the time a waiting request holds no connection
+	rivalPause  = 100 * time.Millisecond // longer than a try of payonce's api waits for a lock: seldom does it hold a connection
 	maxTries    = 16                     // of one request that lost races
 )
 
@@ -51,7 +51,7 @@ type Work func(ctx context.Context, b *pgx.Batch, now time.Time) (Answer, error)
 // database refused. After ErrInFlight and ErrUnknown the same request finds out what happened. After ErrExpired the
 // work was done, and its answer is gone. After any other error nothing was.
 func Receive(ctx context.Context, db groupcommit.DB, key Key, request Request, o Options, work Work) (Result, error) {
-	tries := 0
+	calls := 0
 	return o.replayOrTry(ctx, db, key, request, func(now, expires time.Time) (Answer, error) {
 		writes := &pgx.Batch{}
 		answer, err := work(ctx, writes, now)
@@ -59,26 +59,27 @@ func Receive(ctx context.Context, db groupcommit.DB, key Key, request Request, o
 			return Answer{}, workError{err}
 		}
 		b := &pgx.Batch{}
-		Claim(b, key, request, answer, expires) // a taken key refuses the batch before it writes
+		Claim(b, key, request, answer, expires) // first: a taken key refuses before any write; in a group the list decides
 		b.QueuedQueries = append(b.QueuedQueries, writes.QueuedQueries...)
-		if tries++; tries > 1 { // it may collide again, and its whole group would be refused: it has a transaction of its own
+		if calls++; calls > 1 { // it may collide again and refuse its group: it has a transaction of its own
 			b.Queue(`-- idempotency.Receive
-select`) // a statement that is not declared (groupcommit.Statement) keeps the batch out of a group
+select`) // an undeclared statement (groupcommit.Statement) is in no group
 		}
 		return answer, db.Commit(ctx, b)
 	})
 }
 
-// workError is an error of the work, after which there is no other try.
+// workError is an error of the work, which ends the tries. It does not unwrap: its cause is no commit's.
 type workError struct{ error }
 
 // replayOrTry is the idempotent receiver: it reads the key, and tries the work if the key is free. try commits the work
 // and its answer, or returns why it did not.
 //
 //	an answer is stored                        KeyState.replay returns it, ErrReused or ErrExpired
-//	the work or the database refuses           that error; also of a batch that was never sent
+//	the work fails                             its error
 //	another commit under the key is in flight  the key is read after a pause, until Wait is over: ErrInFlight
 //	a race or a lock is lost                   the key is read, after 16 tries ErrUnknown
+//	the database refuses                       that error; also of a batch that was never sent
 //	no answer of the database comes            the key is read, after 4 such tries or reads ErrUnknown
 //
 // After a try with an unknown outcome each error is ErrUnknown too.

@@ -34,9 +34,8 @@ select *
   from unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::bytea[], $6::int[], $7::jsonb[], $8::bytea[], $9::timestamptz[])`
 )
 
-// Claim queues the key with its finished answer, for a batch of the caller's own: Receive does it for its work. A
-// taken key refuses the whole batch. If a rival is claiming the key, the batch waits for the rival's outcome, at
-// most for the session's lock time-out.
+// Claim queues the key with its finished answer into a batch, as Receive does. A taken key refuses the batch; of a
+// group each then commits individually. While a rival claims the key, the batch waits, at most for the lock time-out.
 func Claim(b *pgx.Batch, key Key, r Request, a Answer, expires time.Time) {
 	b.Queue(insertAnswer, key.Scope, key.Operation, key.Value, nonNull(r.Fingerprint), r.Canonical, a.StatusCode, a.headers(), nonNull(a.Body), expires)
 }

@@ -55,8 +55,8 @@ type attemptEnd struct {
 	reason          error
 }
 
-// endOf says how an attempt ended. Each claim counts an attempt; those of holders that died do not count here: they are
-// deaths. An error or a panic keeps the count, a wait begins it anew, and a release takes the attempt back.
+// endOf says how an attempt ended. d.Attempt is the failed attempts since the last wait, the deaths, and one. An error or
+// a panic keeps the count, a wait begins it anew, and a release takes its one back.
 func (p *Processor) endOf(ctx context.Context, d *Delivery, err error) attemptEnd {
 	var waiting *WaitError
 	var dead *DeadLetterError

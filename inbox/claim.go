@@ -15,7 +15,7 @@ import (
 //
 //	partitions $5                   see grant.except
 //	rows that are locked            and what was committed late: a full read of tick finds both, each second
-//	due times older than $4         all were claimed before; so it reads no dead index entries, which an old snapshot keeps
+//	due times older than $4         none is left there (caughtUpAt), and the index entries of old claims would be read
 //
 // It registers the holder for the lease $6 if less than 0.7 of a lease is left, so an idle holder writes nothing.
 const claimDue = `
@@ -56,13 +56,13 @@ select id, fence, attempts, deaths, waits, message_id, type, ordering_key, parti
        ` + oldestBehind + ` is not null
   from claimed k`
 
-// commitClaim commits a batch that ends with a claim for what is granted, and starts what it claimed. more: more may be due.
+// commitClaim commits a batch that ends with a claim for what is granted, and starts what it claimed.
 //
 // If we die here: what was claimed is taken over. Test: TestModel.
-func (p *Processor) commitClaim(ctx context.Context, b *pgx.Batch, g grant) (claimed []*Delivery, more bool, err error) {
+func (p *Processor) commitClaim(ctx context.Context, b *pgx.Batch, g grant) (claimed []*Delivery, mayBeMore bool, err error) {
 	if g.slots > 0 {
-		newer := time.Since(*cmp.Or(p.caughtUpAt.Load(), &time.Time{})) //nolint:forbidigo // it decides only what is read
-		b.Queue(claimDue, p.Receiver, p.Holder, g.slots, newer, g.except, p.Policy.Lease).Query(func(rows pgx.Rows) (err error) {
+		window := time.Since(*cmp.Or(p.caughtUpAt.Load(), &time.Time{})) //nolint:forbidigo // it decides only what is read
+		b.Queue(claimDue, p.Receiver, p.Holder, g.slots, window, g.except, p.Policy.Lease).Query(func(rows pgx.Rows) (err error) {
 			claimed, err = pgx.CollectRows(rows, p.scan)
 			return err
 		})
@@ -70,11 +70,11 @@ func (p *Processor) commitClaim(ctx context.Context, b *pgx.Batch, g grant) (cla
 	if err = p.DB.Commit(ctx, b); err != nil {
 		claimed, err = nil, fmt.Errorf("commit a claim for %s: %w", p.Receiver, err)
 	}
-	if more = len(claimed) == g.slots; more { // also where it had no slot
-		p.slots.missed.Add(1) // before one of them ends
+	if mayBeMore = len(claimed) == g.slots; mayBeMore { // also where it had no slot
+		p.slots.missed.Add(1) // so the end of each wakes the loop
 	}
 	p.slots.start(ctx, g, claimed, p.process)
-	return claimed, more, err
+	return claimed, mayBeMore, err
 }
 
 func (p *Processor) scan(row pgx.CollectableRow) (*Delivery, error) {

@@ -82,13 +82,13 @@ func (d *Delivery) Done(ctx context.Context, tx pgx.Tx) error {
 // because it has ended: by another holder, or by an earlier commit of this delivery. The handler stops.
 func IsLost(err error) bool { return groupcommit.Constraint(err) == "inbox_done_by_holder" }
 
-// Writes are the statements of this package that may share a group commit. store comes with the inserts, though it
-// also locks the heads that it nudges: a deadlock over them ends by the lock time-out of the group.
+// Writes are the statements of this package that may share a group commit. store counts as an insert, though it locks
+// the heads that it nudges: the group's lock time-out ends a deadlock over them.
 func Writes() []groupcommit.Statement {
 	return []groupcommit.Statement{
 		{SQL: store, ManyRows: storeMany, Wakes: func(a []any) string { return fmt.Sprint(a[0]) }},
 		{SQL: endDelivery, ManyRows: endDeliveries, Locks: "inbox", Key: 1},
 		{SQL: endClaim, Locks: "inbox", Key: 1},
-		{SQL: promote, ManyRows: promoteMany, Locks: "keys of the inbox", Key: 2},
+		{SQL: promote, ManyRows: promoteMany, Locks: "inbox keys", Key: 2},
 	}
 }

@@ -17,8 +17,8 @@ const history = `case when jsonb_array_length(i.history) >= 16 then i.history - 
 
 const deathsPerAttempt = 4 // so many deaths count as much as an attempt
 
-// beat returns the places of those of its messages $4, claimed under the fences $5, that the holder does not hold any
-// more. It is sent alone: a sign of life waits for no standby, and behind no commit but that of a claim that registers.
+// beat returns the places of those of its messages $4, claimed under the fences $5, that the holder has lost; a done
+// one is not. It is sent alone: a sign of life waits for no standby, and behind no commit but that of a claim that registers.
 const (
 	beat = `
 -- inbox.beat
@@ -48,13 +48,13 @@ delete from inbox_holders
             and (alive_until < now() or alive_until > now() + greatest(2 * $2::interval, interval '10 minutes'))
             for update skip locked))`
 
-	// takeOver makes messages due that run without a handler, after a random backoff: what kills its process soon runs alone.
+	// takeOver makes messages due that run without a handler, after a random backoff ($4, $5): what kills its process soon
+	// runs alone. $2 deaths make a dead letter, $3 is Pass.
 	//
 	//	the claim is of   it is taken over
-	//	another holder    if that one is not registered, and claimed before this transaction began: a later claim has just
-	//	                  registered it
-	//	this holder, $6   if none of its handlers, $7, has the message, no claim is in flight, $8, and this one is older
-	//	                  than $9: its outcome was unknown, or its end could not be stored
+	//	another holder    if that is not registered, and claimed before this transaction: a later claim registers it
+	//	this holder, $6   if it is not in $7, its handlers', no claim is in flight, $8, and it is older than $9: the outcome
+	//	                  of its claim or end is unknown
 	takeOver = `
 -- inbox.takeOver
 update inbox i

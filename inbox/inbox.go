@@ -57,7 +57,7 @@ type Message struct {
 	ID          string // unique for each receiver; the sender's, or derived, see Read
 	Type        string
 	OrderingKey string // messages of one key are handled one at a time; the id where empty
-	Partition   string // gets at most 7/8 of a processor's slots, and never all of two or more; "" is none
+	Partition   string // gets more until it has 7/8 of a processor's slots, and never all of two or more; "" is none
 
 	// Payload belongs to the id byte for byte. Another payload under a known id is a dead letter.
 	Payload  []byte
@@ -68,7 +68,7 @@ type Message struct {
 type Delivery struct {
 	Message
 
-	Attempt   int       // from 1; it counts deaths, and no wait for an external service
+	Attempt   int       // from 1, and again after a wait; it counts deaths
 	Waits     int       // how often the handler has waited for an external service
 	Deaths    int       // holders in a row that died or went silent with it before this one
 	ClaimedAt time.Time // database time; a message that waited for a time is claimed no earlier
@@ -123,9 +123,9 @@ type Policy struct {
 	// MaxAttempts is how many errors and panics since the last wait make a dead letter; 12. So do 4 × MaxAttempts
 	// holders in a row that died or went silent: processes that are killed from outside hit innocent messages too.
 	MaxAttempts int
-	// GiveUpAfter makes a dead letter of a message that has waited for so long for a service that does not answer,
-	// counted from the first wait; 72 h. An error between two waits does not restart it, or a message that waits and
-	// fails by turns would never become one.
+	// GiveUpAfter makes a dead letter of a message that has waited so long for a lock, or a service that does not
+	// answer, from the first wait; 72 h. An error does not restart it, or a message that waits and fails by turns
+	// would never be given up.
 	GiveUpAfter time.Duration
 	// BackoffBase and BackoffCap bound the pause before the next attempt: a random part
 	// of min(cap, base × 2ⁿ); 200 ms and a minute.

@@ -95,7 +95,7 @@ func (p *Processor) Receive(ctx context.Context, messages ...Message) (Reception
 	return p.receive(ctx, column(messages, func(m Message) *incoming { return received(m, nil) }))
 }
 
-// receive stores a page in one transaction, or one with an id n times in n of them.
+// receive stores a page in one transaction; if an id comes n times, in n.
 func (p *Processor) receive(ctx context.Context, page []*incoming) (r Reception, err error) {
 	var parts [][]*incoming
 	times := map[string]int{}
@@ -156,7 +156,7 @@ func (p *Processor) storePage(ctx context.Context, page []*incoming) (stored int
 	b.Queue(promoteMany, receivers, keys)
 	g := p.slots.reserve(len(page)+1, true, nil) // one more than was stored: if it is filled, older messages are due too
 	_, _, err = p.commitClaim(ctx, b, g)
-	if behind { // the message before may have ended before this commit
+	if behind { // the one before may have just ended, without a wake-up
 		p.slots.missed.Add(1)
 	}
 	if g.missed != p.slots.missed.Load() {

@@ -3,8 +3,8 @@
 
 -- +goose Up
 
--- A cast of false raises inbox_done_by_holder: an end that does not apply, since the message is another holder's, has
--- ended or is gone, is refused with all that its transaction has written.
+-- An end of a claim casts false to this type if the message is another holder's, has ended or is gone: the error undoes
+-- the whole transaction. A check below has the same name.
 create domain inbox_ended as boolean constraint inbox_done_by_holder check (value);
 
 create table inbox (
@@ -28,7 +28,7 @@ create table inbox (
   waiting_since timestamptz,
   history       jsonb,
 
-  -- A claim changes these, and an end from status on: next to each other they are a short record of the log.
+  -- A claim changes these columns, an end those from status on: neighbours make short WAL records.
   holder        text        collate "C",
   claimed_at    timestamptz,
   fence         bigint      not null default 0,
@@ -46,7 +46,7 @@ create table inbox (
   -- A message is stored once for each receiver. A second delivery is a duplicate.
   constraint inbox_message_once unique (message_id, receiver),
 
-  -- running: claimed by its holder. dead: until an operator decides. discarded: ended by one, not handled.
+  -- running: claimed by its holder. dead: until an operator decides. discarded: ended by an operator, unhandled.
   constraint inbox_status_check
        check (status in ('pending', 'running', 'done', 'dead', 'discarded')),
 
@@ -72,7 +72,7 @@ create table inbox (
 ) with (fillfactor = 60);
 comment on column inbox.partition_key is 'messages of one partition share its slots; empty: of none';
 comment on column inbox.first is 'it is the next of its ordering key: only it can be claimed. A dead letter that blocks its key keeps it';
-comment on column inbox.nudged is 'a message of its key was received since it was claimed: if its claim ends with a wait, it is due at once';
+comment on column inbox.nudged is 'a message of its key, or it again, came since its claim: if that ends with a wait, it is due at once';
 comment on column inbox.due_at is 'not before this time, in database time';
 comment on column inbox.attempts is 'errors and panics since the last wait, deaths, and the claim in progress';
 comment on column inbox.deaths is 'holders in a row that died or went silent with it, since one returned';
@@ -82,7 +82,8 @@ comment on column inbox.done_fence is 'the fencing token of the holder that fini
 comment on column inbox.history is 'claims that ended without finishing it, oldest first; of more than 16 the oldest and the newest stay. null: none';
 comment on column inbox.duplicates is 'deliveries after the first';
 
--- One message of each ordering key is first, so one at a time runs.
+-- One message of each ordering key is first, so one at a time runs: store, promote, ends, takeOver, repairs and operators
+-- decide.
 create unique index inbox_one_first_per_key on inbox (receiver, ordering_key) where first;
 
 -- The messages that a claim reads. None of them waits for another one. waits is what correctDueTimes asks for.

@@ -22,10 +22,10 @@ const (
           limit 1)`
 )
 
-// store stores first deliveries and counts repeated ones. It never fails because another transaction stores the same
-// message, or a first message of the same key, at the same moment. No message may come twice in one statement.
+// store stores first deliveries and counts repeated ones. Unlike promote it never fails because another transaction
+// stores the same message, or a first one of its key, at once. No message may come twice in one statement.
 //
-//	incoming   marks the oldest message here of each key that has no open one
+//	incoming   marks the oldest message here of each key that has none first or behind
 //	firsts     inserts these as first, unless another transaction is faster
 //	kept       inserts the others, behind the first one or as dead letters; counts a known one, and nudges it if it is first
 //	odd        are in neither: their ids are known with another payload
@@ -115,9 +115,9 @@ select (select count(*) from firsts) + count(*) filter (where new and status = '
   from kept`
 )
 
-// promote makes the oldest message behind first if its key has no first one, after a transaction has stored or ended
-// messages. An operator's decision leaves a key without a first message, and so may two transactions that do not see each
-// other's messages: promoteStranded finds such keys.
+// promote makes the oldest message behind first, after each store and end, if its key has none. Of two at once,
+// inbox_one_first_per_key refuses one, whose batch is repeated. Operators, and transactions that do not see each other's
+// messages, leave keys without a first one to promoteStranded.
 const (
 	promote     = promoteKeys + `(values ($1::text, $2::text)) as k (receiver, ordering_key)` + keysWithoutFirst
 	promoteMany = promoteKeys + `unnest($1::text[], $2::text[]) as k (receiver, ordering_key)` + keysWithoutFirst

@@ -59,8 +59,8 @@ func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, 
 	})
 }
 
-// reference is the name of a key's charge at the provider: hashes of the merchant, by which the
-// database refuses the reference of another one, and of the key, which may hold personal data.
+// reference is the name of a key's charge at the provider, two hashes: the merchant's, so that a
+// policy can refuse another's reference; and the key's, which may hold personal data.
 func reference(merchant string, key idempotency.Key) string {
 	owner := sha256.Sum256([]byte(merchant))
 	return "ref_" + hex.EncodeToString(owner[:8]) + nameOf(merchant, key)
@@ -114,8 +114,8 @@ func (c Charge) firstEvent(a Account) (domain.ChargeRequested, error) {
 	}}, nil
 }
 
-// CancelCharge accepts a request to cancel a charge and answers the charge as it is.
-// Whether the cancellation or a capture in flight wins is decided later, at the provider.
+// CancelCharge accepts a cancellation, and answers the charge as it is. It takes the next
+// version: a step in progress records nothing. Then fulfillment's cancelCharge asks the provider.
 // Errors without an answer of r.Refuse: ledger.ErrNotFound, domain.ErrFinished, and those
 // of idempotency.Receive.
 func (in *Intake) CancelCharge(ctx context.Context, account Account, r Request, chargeID string) (idempotency.Result, error) {
@@ -129,7 +129,7 @@ func (in *Intake) CancelCharge(ctx context.Context, account Account, r Request, 
 	})
 }
 
-// Abandon takes a key that is free, with an answer to any request under it: one that is still on its way
+// Abandon stores an answer under a free key, to any request: one that is still on its way gets it, and
 // does nothing. For a key that a request has used the error is idempotency.ErrReused, also after the key
 // has expired, and for one that was abandoned before and has expired it is idempotency.ErrExpired.
 func (in *Intake) Abandon(ctx context.Context, account Account, r Request, answer idempotency.Answer) error {

@@ -12,8 +12,8 @@
 // # Why idempotency.Receive
 //
 // A charge is decided in memory, from what is read before, and its ids are made here: its answer
-// is known before anything is written. So key, answer and writes are one batch, one round trip, and a
-// transaction that other requests share. Once holds a connection for seven round trips.
+// is known before anything is written. Key, answer and writes are one batch, one round trip, and a
+// transaction that other requests share. idempotency.Once would hold a connection for seven round trips.
 package intake
 
 import (
@@ -42,7 +42,7 @@ import (
 // Intake accepts requests into one database.
 type Intake struct {
 	DB *postgres.DB
-	// Options are those of each request, but for IsConflict.
+	// Options are each request's, but for IsConflict and Request.Wait.
 	Options idempotency.Options
 	// OnCommit, if set, is called with the error of each commit, of which a request may need
 	// several. It must return at once.
@@ -61,7 +61,7 @@ type Account struct {
 }
 
 // Request identifies a request by Key and Fingerprint: the same key with another fingerprint
-// is idempotency.ErrReused. The other fields are not compared.
+// is idempotency.ErrReused. The other fields identify nothing.
 type Request struct {
 	Key idempotency.Key // its scope becomes the account's merchant
 	idempotency.Request
@@ -71,13 +71,13 @@ type Request struct {
 	// Metadata becomes metadata of the message that the request causes. It decides nothing.
 	Metadata map[string]string
 
-	// Wait is how long the request waits for another one under its key; the
-	// Wait of Options if zero.
+	// Wait is how long the request waits for another one under its key;
+	// Options.Wait if zero.
 	Wait time.Duration
 
-	// Refuse returns the answer to an error by which a charge refuses a request: it does
-	// not exist, is in the wrong state, has too little left, or has the order. Such an answer
-	// is stored under the key like any other. Other errors have none.
+	// Refuse returns the answer to an error of a charge that does not exist, is in the
+	// wrong state, has too little left, or has the order. It is stored under the key, unless
+	// that has an answer by then (checkOrder). Other errors have none.
 	Refuse func(error) (answer idempotency.Answer, ok bool)
 }
 
@@ -111,7 +111,7 @@ func (in *Intake) accept(ctx context.Context, account Account, r Request, decide
 	})
 }
 
-// receive receives a request for work that reads and writes as the account's merchant.
+// receive works as the account's merchant, whose rows alone row-level security allows (postgres.DB.Tenant).
 func (in *Intake) receive(ctx context.Context, account Account, r Request, work idempotency.Work) (idempotency.Result, error) {
 	o, db := in.Options, observedDB{in.DB.Tenant(account.MerchantID), in.OnCommit}
 	o.Wait, o.IsConflict = cmp.Or(r.Wait, o.Wait), ledger.IsConflict

@@ -57,7 +57,7 @@ insert into ledger_postings
 select *
   from unnest($1::text[], $2::int[], $3::int[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[])`
 
-// Woken is what a commit of events wakes, see groupcommit.Statement: there is something to follow.
+// Woken is the name under which groupcommit.Options.Committed hears of new events (Statement.Wakes).
 const Woken = "ledger"
 
 // Writes returns the statements of this package that may share a commit. An event stands
@@ -79,8 +79,8 @@ func Writes() []groupcommit.Statement {
 // The commit is refused as a whole, with an error for which IsConflict is true, if the stream in the
 // database has an event at one of these versions, or lacks the last event of s.
 //
-// Load s before the first write of the commit. Else version n+1 could have a lower transaction id than n, and
-// followers and the feed, which read in the order of these ids, would see it first.
+// In a transaction of your own, load s before the first write, which takes the transaction id. Else version
+// n+1 may have a lower one than n, and readers in that order see it first.
 func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream, error) {
 	metadata, _ := json.Marshal(cause) // texts have no error
 	var at *time.Time
@@ -164,10 +164,10 @@ func eventID(s Stream, causation, name string) uuid.UUID {
 	return id
 }
 
-// IsConflict reports whether a commit was refused because the stream is not the one that
-// was decided on: load, fold and decide again. There are three cases:
+// IsConflict reports whether a commit was refused because the stream is not the one that was decided on: load, fold and
+// decide again. Other guards name another charge's object: no new decision helps.
 //
-//   - The stream has grown. What a rival has done, its events say, and it is not repeated.
+//   - The stream has grown: do not repeat what its new events say is done.
 //   - Another charge holds the order.
 //   - After a failover that lost commits, the stream is shorter, or is ErrNotFound.
 func IsConflict(err error) bool {

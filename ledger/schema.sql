@@ -8,7 +8,7 @@
 -- The order numbers of events: txid = epoch × 2^48 + transaction number. Another server gives the same numbers
 -- to other transactions. So `payonce outbox repair` raises the epoch after a dump was restored: the restored
 -- events keep their numbers, which sort before all new ones.
--- It is a function, since plans with it are made anew when it is replaced.
+-- It is a function, since replacing that invalidates cached plans.
 create function ledger_epoch() returns bigint language sql stable
 return 0::bigint;
 comment on function ledger_epoch is 'how often these tables came through a dump and were repaired';

@@ -16,7 +16,7 @@ create table outbox (
   -- The order of a topic. A transaction that saw another one's commit has greater ids.
   constraint outbox_pkey primary key (topic, id),
 
-  -- An id that a UUID or a sender's own id fits into, and never none.
+  -- It holds a UUID or a sender's own id, and is never empty.
   constraint outbox_message_id_check check (length(message_id) between 1 and 255),
 
   -- Names and values, of 1 MiB at most: a page that no reader can hold would block its topic. A
@@ -26,7 +26,7 @@ create table outbox (
 );
 comment on column outbox.message_id is 'the Watermill UUID; payonce stores the event id here';
 
--- The topics that were read. Their reader locks the row, which only a role that may change it can.
+-- The topics that were read. A reader locks its topic's row, for which its role needs update.
 create table outbox_topics (
   topic text collate "C" not null,
 
