@@ -54,7 +54,7 @@ func refusal(err error, message string) *domain.Failure {
 //
 //	Failed                 attempt records that the key is used up, so the next call has another one; the message waits
 //	Unavailable, Blocked   the message waits (Blocked: for an operator), and the next call has the same key
-//	Declined, Rejected     the error is returned: callers ask refusal before
+//	Declined, Rejected     the error is returned, and counts an attempt: calls with a key of ours ask refusal before
 //
 // attempt is nil for calls that carry no key of ours, and returns nil where no next key may be opened.
 func callFailed(ctx context.Context, err error, attempt func(*stripe.Error) domain.Event) ([]domain.Event, error) {

@@ -21,8 +21,8 @@ type Options struct {
 	// Retention is how long an answer is kept; 24 h if it is not positive.
 	Retention time.Duration
 	// Wait is how long a request waits for another one in flight under its key, before ErrInFlight: 5 s if zero, for one
-	// try if negative. Between tries it holds no connection. A try waits for a lock for 25 ms in payonce's api and in
-	// Once; elsewhere for the session's lock_timeout, in a group at most 200 ms.
+	// try if negative. Between tries it holds no connection. A try waits for a lock for the lock_timeout of its session,
+	// so Receive needs sessions that have one: 25 ms in payonce's api and in Once; in a group at most 200 ms.
 	Wait time.Duration
 	// Read reads a key; ReadKey if nil. One may read several keys in one round trip, or return a stored answer
 	// from a cache. That a key is free may only be read from the database.
@@ -76,13 +76,13 @@ type workError struct{ error }
 // and its answer, or returns why it did not.
 //
 //	an answer is stored                        KeyState.replay returns it, ErrReused or ErrExpired
-//	the work fails                             its error
+//	the work fails, or the database refuses    its error; also of a batch that was never sent
+//	the database refuses a read, or takes 5 s  ErrUnknown: a call before may have stored an answer
 //	another commit under the key is in flight  the key is read after a pause, until Wait is over: ErrInFlight
-//	a race or a lock is lost                   the key is read, after 16 tries ErrUnknown
-//	the database refuses                       that error; also of a batch that was never sent
-//	no answer of the database comes            the key is read, after 4 such tries or reads ErrUnknown
+//	a constraint or a lock says: a lost race   the key is read, after 16 tries ErrUnknown
+//	no answer, a deadlock, a time-out          the key is read, after 4 such tries or reads ErrUnknown
 //
-// After a try with an unknown outcome each error is ErrUnknown too.
+// After a try with an unknown outcome each error but those of replay is ErrUnknown too.
 func (o Options) replayOrTry(ctx context.Context, q groupcommit.Querier, key Key, request Request, try func(now, expires time.Time) (Answer, error)) (Result, error) {
 	if err := key.validate(); err != nil {
 		return Result{}, err

@@ -14,8 +14,9 @@ import (
 // The last column says whether a message waits behind. It leaves out
 //
 //	partitions $5                   see grant.except
-//	rows that are locked            and what was committed late: a full read of tick finds both, each second
-//	due times older than $4         none is left there (caughtUpAt), and the index entries of old claims would be read
+//	rows that are locked            a full read of tick finds them, within about two seconds
+//	due times older than $4         none is left there (caughtUpAt) but what was committed late, which a full read finds;
+//	                                the index entries of old claims would be read
 //
 // It registers the holder for the lease $6 if less than 0.7 of a lease is left, so an idle holder writes nothing.
 const claimDue = `

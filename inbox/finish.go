@@ -15,7 +15,7 @@ import (
 //
 //	the message                                         its end
 //	runs, under this holder and this fence              applies
-//	was taken over, and no claim has followed           applies: the takeover leaves holder and fence to a message that waits
+//	waits, and no claim has followed                    applies: a takeover, or an error, leaves it its holder and fence
 //	is claimed again by this holder                     is refused by the table: done_fence is below fence
 //	is another holder's or dead, has ended, or is gone  is refused by the cast: fewer rows have ended than should
 //	ends here twice, under two fences                   is refused by the cast: it has ended once, under the higher one

@@ -50,7 +50,7 @@ type Options struct {
 //
 // A claim is three calls: slots.reserve takes free slots, commitClaim commits the claim, slots.start starts a handler for
 // each message. The mutex of slots guards who has which slot, and no call of the database is made under it. In the
-// database claims and repairs skip rows that are locked; pages and ends lock theirs in the order of their numbers.
+// database claims and repairs skip rows that are locked; ends, and pages that nudge, lock rows in the order of numbers.
 type Processor struct {
 	Options
 
@@ -68,7 +68,7 @@ type Processor struct {
 
 	// Of its repairs, see endRepair.
 	repairsAt     time.Time     // when the next one is due
-	repairTook    time.Duration // the last one
+	repairTook    time.Duration // the last one; 0 if it was a takeover alone
 	repairRefused bool          // the last one was
 	repairedKey   string        // keys up to it were looked at
 }

@@ -28,7 +28,7 @@ create table inbox (
   waiting_since timestamptz,
   history       jsonb,
 
-  -- A claim changes these columns, an end those from status on: neighbours make short WAL records.
+  -- A claim changes holder to status, and an end first to last_error: neighbours make short WAL records.
   holder        text        collate "C",
   claimed_at    timestamptz,
   fence         bigint      not null default 0,

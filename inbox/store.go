@@ -26,7 +26,7 @@ const (
 // stores the same message, or a first one of its key, at once. No message may come twice in one statement.
 //
 //	incoming   marks the oldest message here of each key that has none first or behind
-//	firsts     inserts these as first, unless another transaction is faster
+//	firsts     inserts these as first, unless the id is known or another transaction is faster
 //	kept       inserts the others, behind the first one or as dead letters; counts a known one, and nudges it if it is first
 //	odd        are in neither: their ids are known with another payload
 //	other      inserts these as dead letters under names of their own
