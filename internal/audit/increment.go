@@ -48,7 +48,6 @@ func Continue(ctx context.Context, db *postgres.DB) (violated []Check, more bool
 			charges[i] = e.StreamID
 		}
 		slices.Sort(charges)
-		var err error
 		if violated, err = checkCharges(ctx, tx, slices.Compact(charges)); err != nil {
 			return err
 		}

@@ -138,11 +138,10 @@ func (c *comparison) list(all iter.Seq2[Listed, error], payments *comparison) er
 		if err != nil {
 			return fmt.Errorf("read the provider's list for each %s: %w", c.noun, err)
 		}
-		if l.Reference == "" && payments.listed[l.PaymentIntent].Reference == "" {
-			continue
+		if l.Reference != "" || payments.listed[l.PaymentIntent].Reference != "" {
+			l.Reference = cmp.Or(l.Reference, l.ID)
+			c.listed[l.ID] = l
 		}
-		l.Reference = cmp.Or(l.Reference, l.ID)
-		c.listed[l.ID] = l
 	}
 	return nil
 }

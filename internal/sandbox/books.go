@@ -208,8 +208,11 @@ func (s *Sandbox) list(kind string) endpoint {
 		limit := int(cmp.Or(c.params.number("limit"), limitDefault))
 		page := []object{}
 		for _, id := range slices.Backward(ids) {
-			if o := s.books.objects[id]; len(page) <= limit && c.params.match(o) {
+			if o := s.books.objects[id]; c.params.match(o) {
 				page = append(page, o.shown())
+			}
+			if len(page) > limit {
+				break
 			}
 		}
 		more := len(page) > limit
