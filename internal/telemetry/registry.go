@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -26,6 +27,7 @@ type Registry struct {
 	metrics []Metric
 	figures func() // reads what the database alone knows
 	seldom  rate.Sometimes
+	scrape  sync.Mutex // no scrape shows figures while another one reads them
 }
 
 // NewRegistry returns a registry with metrics of the process.
@@ -64,6 +66,8 @@ func (r *Registry) describe(m Metric) (names []string) {
 
 // Gather returns all metrics. It implements an interface of Prometheus.
 func (r *Registry) Gather() ([]*dto.MetricFamily, error) {
+	r.scrape.Lock()
+	defer r.scrape.Unlock()
 	r.seldom.Do(r.figures)
 	return r.all.Gather()
 }
