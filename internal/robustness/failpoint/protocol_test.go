@@ -15,25 +15,6 @@ import (
 func TestProtocol(t *testing.T) {
 	t.Parallel()
 
-	t.Run("a cancel request reaches the server", func(t *testing.T) {
-		t.Parallel()
-		s := newScene(t, &aim{})
-		conn := s.through()
-		var pid uint32
-		testdb.Must(t, conn.QueryRow(s.ctx, `select pg_backend_pid()`).Scan(&pid))
-		ended := make(chan error, 1)
-		go func() {
-			_, err := conn.Exec(s.ctx, `select pg_sleep(60)`)
-			ended <- err
-		}()
-		const sleeps = `select exists (select from pg_stat_activity where pid = $1 and wait_event = 'PgSleep')`
-		for asleep := false; !asleep; {
-			testdb.Must(t, s.direct.QueryRow(s.ctx, sleeps, pid).Scan(&asleep))
-		}
-		testdb.Must(t, conn.PgConn().CancelRequest(s.ctx))
-		wantCode(t, <-ended, "57014", "ERROR")
-	})
-
 	t.Run("what the server sends unasked is forwarded", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t, &aim{})
