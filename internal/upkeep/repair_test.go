@@ -157,7 +157,7 @@ func TestRepairKilled(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.open("ch_1")
-	f.restore()
+	f.exec(`update restore_mark set written_in = written_in`) // as a dump leaves it
 	f.exec(`
 create function die() returns trigger language plpgsql as $$
 begin
