@@ -120,14 +120,6 @@ func (s *shop) wantReplay(t *testing.T, first idempotency.Result, found rediscac
 	}
 }
 
-// pauseOver waits until the cache asks Redis again.
-func (s *shop) pauseOver(t *testing.T) {
-	t.Helper()
-	if !testrun.Within(3*time.Second, func() bool { return !s.cache.Paused() }) {
-		t.Error("Redis is not asked again, want that after a second")
-	}
-}
-
 // Whatever Redis does, the answer is the first one, and the work was done once.
 func TestCache_answersReplays(t *testing.T) {
 	t.Parallel()
@@ -158,7 +150,7 @@ func TestCache_answersReplays(t *testing.T) {
 	testrun.Must(t, s.server.Process.Signal(syscall.SIGSTOP))
 	s.wantReplay(t, first, rediscache.Failed, 1)
 	testrun.Must(t, s.server.Process.Signal(syscall.SIGCONT))
-	s.pauseOver(t)
+	testrun.True(t, "Redis is asked again", func() bool { return !s.cache.Paused() })
 	s.wantReplay(t, first, rediscache.Hit, 0)
 	s.do(t, "FLUSHALL")
 	s.wantReplay(t, first, rediscache.Miss, 1)
