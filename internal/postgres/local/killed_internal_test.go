@@ -17,27 +17,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-func TestStart_whoseProcessIsKilled_leavesNeitherProcessNorFolder(t *testing.T) {
+func TestStart_whoseProcessGroupIsInterrupted_leavesNeitherProcessNorFolder(t *testing.T) {
 	long(t)
 	t.Parallel()
-	for name, kill := range map[string]struct {
-		mode   string
-		target int // times the process's id
-		signal syscall.Signal
-	}{
-		"SIGKILL after a restart":           {"restart", 1, syscall.SIGKILL},
-		"Ctrl-C, sent to the process group": {"start", -1, syscall.SIGINT},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			temp := publicFolder(t)
-			s := runningStarter(t, temp, kill.mode)
-			client := connectTo(t, s.url)
-			s.kill(t, kill.target*s.pid(), kill.signal)
-			awaitEnd(t, client)
-			await(t, temp+" is empty", func() bool { return len(entries(t, temp)) == 0 })
-		})
-	}
+	temp := publicFolder(t)
+	s := runningStarter(t, temp, "start")
+	client := connectTo(t, s.url)
+	s.kill(t, -s.pid(), syscall.SIGINT) // as Ctrl-C does
+	awaitEnd(t, client)
+	await(t, temp+" is empty", func() bool { return len(entries(t, temp)) == 0 })
 }
 
 // The server that starts has not written its process id yet, or makes files that its folder's removal misses.
@@ -58,11 +46,12 @@ func TestStart_killedWhileItsServerStarts_isRemoved(t *testing.T) {
 	})
 }
 
+// The guard of the other removes it when its process is killed too, also after a restart.
 func TestStart_removesAServerWithoutGuardAndKeepsTheOthers(t *testing.T) {
 	long(t)
 	t.Parallel()
 	temp := publicFolder(t)
-	killed, living := runningStarter(t, temp, "without guard"), runningStarter(t, temp, "start")
+	killed, living := runningStarter(t, temp, "without guard"), runningStarter(t, temp, "restart")
 	orphan, other := connectTo(t, killed.url), connectTo(t, living.url)
 	killed.kill(t, killed.pid(), syscall.SIGKILL)
 	var server int // process id
