@@ -61,6 +61,10 @@ func TestFaults(t *testing.T) {
 			f.client.Timeout = testrun.Stall
 		}
 		testrun.True(t, "the request is carried out", func() bool { return len(f.books().Captures) == 1 })
+		f.faults(`{"slow":{"p":1,"ms":60000}}`)
+		f.client.Timeout = 30 * time.Second
+		f.stop() // which ends all delays
+		f.create("")
 	})
 }
 

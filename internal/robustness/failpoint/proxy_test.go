@@ -97,7 +97,7 @@ func TestFaults(t *testing.T) {
 		_, err = conn.Exec(s.ctx, "commit")
 		return err
 	}
-	hangUp := func(s *scene, conn *pgx.Conn) error {
+	cutOff := func(s *scene, conn *pgx.Conn) error {
 		s.exec(conn, "begin")
 		s.exec(conn, insert, 1)
 		s.proxy.CutAll()
@@ -115,7 +115,7 @@ func TestFaults(t *testing.T) {
 		"in place of a statement it leaves the transaction aborted": {&aim{sql: "insert", side: failpoint.Before, fault: "40P01"}, inTransaction, "ERROR", nil},
 		"in place of a batch it leaves nothing of it":               {&aim{sql: "insert", side: failpoint.Before, fault: "40001"}, batch, "ERROR", nil},
 		"in place of a commit it rolls back":                        {&aim{sql: "commit", side: failpoint.Before, fault: "40001"}, inTransaction, "ERROR", nil},
-		"a victim that hangs up takes its session with it":          {&aim{}, hangUp, "", []int{1}},
+		"a connection that is cut in a transaction keeps no lock":   {&aim{}, cutOff, "", []int{1}},
 		"the end of the session before the work is fatal": {&aim{
 			sql:  "insert",
 			side: failpoint.Before, fault: failpoint.Shutdown,
