@@ -3,7 +3,6 @@ package examples_test
 import (
 	"cmp"
 	"context"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,11 +27,22 @@ const limit = 3 * time.Minute
 // Each program checks its own result, so its output says what became true.
 func TestPrograms_printWhatTheirCommentsShow(t *testing.T) {
 	t.Parallel()
-	bin := build(t)
+	bin := t.TempDir() + "/"
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "./...").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
 	server := testrun.Server(t, local.Options{Fsync: true, InMemory: true})
-	for _, folder := range find(t, "main.go") {
+	programs, err := filepath.Glob("*/main.go")
+	testrun.Must(t, err)
+	shops, err := filepath.Glob("existing-app/*/main.go")
+	testrun.Must(t, err)
+	if len(programs) == 0 || len(shops) == 0 {
+		t.Fatalf("the programs are %v and %v", programs, shops)
+	}
+	for _, file := range append(programs, shops...) {
+		folder := filepath.Dir(file)
 		t.Run(folder, func(t *testing.T) {
-			source, err := os.ReadFile(filepath.Join(folder, "main.go"))
+			source, err := os.ReadFile(file)
 			testrun.Must(t, err)
 			said := prints.FindSubmatch(source)
 			if said == nil {
@@ -83,31 +93,4 @@ func TestGuide_showsLinesOfBothShops(t *testing.T) {
 			t.Errorf("no shop has %q", line[0])
 		}
 	}
-}
-
-// build compiles the programs.
-func build(t *testing.T) (bin string) {
-	t.Helper()
-	bin = t.TempDir() + "/"
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "./...").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	return bin
-}
-
-// find returns the folders that hold a file of this name. The cache of go test knows that
-// they were read.
-func find(t *testing.T, name string) (folders []string) {
-	t.Helper()
-	err := filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
-		if filepath.Base(path) == name {
-			folders = append(folders, filepath.Dir(path))
-		}
-		return err
-	})
-	testrun.Must(t, err)
-	if len(folders) == 0 {
-		t.Fatalf("no folder holds %s", name)
-	}
-	return folders
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
@@ -125,39 +124,6 @@ func find(t *testing.T, db *postgres.DB, merchant, name string, want int) []merc
 		t.Fatalf("%q means %d keys, want %d: %v", name, len(keys), want, err)
 	}
 	return keys
-}
-
-func wantOpen(t *testing.T, db *postgres.DB, key string, open bool) {
-	t.Helper()
-	m, err := merchants.NewAuthenticate(db, 1)(t.Context(), key)
-	if open && err != nil || !open && (!errors.Is(err, merchants.ErrUnauthorized) || m.ID != "") {
-		t.Errorf("%.16s opens %q: %v, want it open: %t", key, m.ID, err, open)
-	}
-}
-
-// pass lets so much time pass, as the database sees it, for every key and secret.
-func pass(t *testing.T, db *postgres.DB, interval string) {
-	t.Helper()
-	commit(t, db, func(b *pgx.Batch) {
-		b.Queue(`update api_keys set created_at = created_at - $1::interval, expires_at = expires_at - $1::interval`, interval)
-		b.Queue(`update webhook_secrets set created_at = created_at - $1::interval, ends_at = ends_at - $1::interval`, interval)
-	})
-}
-
-func TestExpiry(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	hours, forever := merchants.NewKey(), merchants.NewKey()
-	register(t, db, acme(), merchants.Webhook{}, forever)
-	commit(t, db, func(b *pgx.Batch) {
-		merchants.IssueKey(b, hours, merchants.Grant{Merchant: "acme", Scopes: merchants.Scopes(), Life: new(24 * time.Hour)})
-	})
-	pass(t, db, "23 hours 59 minutes")
-	wantOpen(t, db, hours, true)
-	wantOpen(t, db, forever, true)
-	pass(t, db, "1 minute")
-	wantOpen(t, db, hours, false)
-	wantOpen(t, db, forever, true)
 }
 
 func TestFindKeys(t *testing.T) {

@@ -146,7 +146,7 @@ returning 1`
 //
 // If we die here: the statement is a transaction of its own, and the next call finds what is
 // left.
-// Test: TestRotateSecret.
+// Test: TestExpired in upkeep.
 func DeleteExpiredSecrets(ctx context.Context, q postgres.Querier, limit int) (int, error) {
 	rows, _ := q.Query(ctx, deleteSecrets, limit) // rows have its error too
 	deleted, err := pgx.CollectRows(rows, pgx.RowTo[int])

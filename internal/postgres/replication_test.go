@@ -43,7 +43,8 @@ func TestServers_leaveAnOldPrimaryThatStillAnswers(t *testing.T) {
 	standby, err := primary.Standby(t.Context())
 	testdb.Must(t, err)
 	t.Cleanup(func() { testdb.Must(t, standby.Close()) })
-	hosts := folder(t, primary) + "," + folder(t, standby)
+	old, promoted := testdb.Session(t, primary.URL("postgres")), testdb.Session(t, standby.URL("postgres"))
+	hosts := old.Config().Host + "," + promoted.Config().Host
 	db, err := postgres.Open(t.Context(), "postgres://postgres@/postgres?port=5432,5432&host="+hosts, postgres.Options{AllowUnsafeDurability: true})
 	testdb.Must(t, err)
 	t.Cleanup(db.Close)
@@ -56,31 +57,20 @@ func TestServers_leaveAnOldPrimaryThatStillAnswers(t *testing.T) {
 	defer held.Release()
 	db.Look(t.Context()) // the standby is refused
 
-	promoter, err := pgx.Connect(t.Context(), standby.URL("postgres"))
-	testdb.Must(t, err)
-	defer func() { _ = promoter.Close(context.WithoutCancel(t.Context())) }()
-	testdb.Exec(t, promoter, `select pg_promote()`)
+	testdb.Exec(t, promoted, `select pg_promote()`)
 	db.Look(t.Context())
 	testrun.True(t, "the session of the old primary is closed", func() bool { return held.Ping(t.Context()) != nil })
 	if db.Timeline() != 2 {
 		t.Errorf("the timeline is %d", db.Timeline())
 	}
 	for range 3 { // new sessions do not ask the old primary first
-		want(t, db, `show unix_socket_directories`, folder(t, standby))
+		want(t, db, `show unix_socket_directories`, promoted.Config().Host)
 		db.Pool().Reset()
 	}
 	testdb.Must(t, standby.Close())
 	if _, err := db.Pool().Acquire(t.Context()); !errors.Is(err, postgres.ErrOldTimeline) {
 		t.Errorf("the old primary is refused with %v", err)
 	}
-}
-
-// folder is where a server has its socket.
-func folder(t *testing.T, s *local.Server) string {
-	t.Helper()
-	config, err := pgx.ParseConfig(s.URL("postgres"))
-	testdb.Must(t, err)
-	return config.Host
 }
 
 // slowlyClosed calls closing in Close.

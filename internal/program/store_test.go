@@ -3,7 +3,6 @@ package program_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"testing"
 
@@ -13,7 +12,6 @@ import (
 	"github.com/payonce/payonce/internal/program"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
-	"github.com/payonce/payonce/migrations/version"
 )
 
 func options() postgres.Options {
@@ -48,20 +46,6 @@ func TestOpen(t *testing.T) {
 		_, opened := openLate(t, t.Context(), address)
 		testdb.Exec(t, other, "alter database "+name+" with allow_connections true")
 		testdb.Must(t, <-opened)
-	})
-	t.Run("a database that lacks a migration is refused, and a newer one is not", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.Open(t)
-		address := db.Pool().Config().ConnString()
-		testdb.Exec(t, db.Pool(), `insert into payonce_migrations (version_id, is_applied) values ($1, true)`, version.Latest+1)
-		newer, err := program.Open(t.Context(), slog.New(slog.DiscardHandler), address, options())
-		testdb.Must(t, err)
-		newer.Close()
-		testdb.Exec(t, db.Pool(), `delete from payonce_migrations where version_id >= $1`, version.Latest)
-		_, err = program.Open(t.Context(), slog.New(slog.DiscardHandler), address, options())
-		if err == nil || err.Error() != "the database lacks a migration: run payonce migrate" {
-			t.Errorf("Open: %v", err)
-		}
 	})
 	t.Run("waiting ends with the program, and its log holds no password", func(t *testing.T) {
 		t.Parallel()

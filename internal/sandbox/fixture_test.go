@@ -34,7 +34,10 @@ type fixture struct {
 // start serves a sandbox; its events are delivered while the test runs.
 func start(tb testing.TB, o sandbox.Options) *fixture {
 	tb.Helper()
-	f := &fixture{t: tb, client: newClient()}
+	f := &fixture{t: tb}
+	// It opens a connection per request: on a used one net/http would silently repeat a POST that carries
+	// an Idempotency-Key.
+	f.client = &http.Client{Timeout: testrun.Stall, Transport: &http.Transport{DisableKeepAlives: true}}
 	o.Now = func() time.Time { return time.Now().Add(time.Duration(f.ahead.Load())) }
 	ctx, stop := context.WithCancel(tb.Context())
 	it, err := sandbox.New(ctx, o)
@@ -52,12 +55,6 @@ func start(tb testing.TB, o sandbox.Options) *fixture {
 
 // pass lets time pass for the sandbox.
 func (f *fixture) pass(d time.Duration) { f.ahead.Add(int64(d)) }
-
-// newClient opens a connection per request: on a used one net/http would silently repeat a POST that carries
-// an Idempotency-Key.
-func newClient() *http.Client {
-	return &http.Client{Timeout: testrun.Stall, Transport: &http.Transport{DisableKeepAlives: true}}
-}
 
 // answered is an answer.
 type answered struct {
@@ -151,19 +148,6 @@ func (f *fixture) tryPost(path string, pairs ...string) (answered, error) {
 func (f *fixture) post(path string, pairs ...string) answered {
 	f.t.Helper()
 	return f.must(f.tryPost(path, pairs...))
-}
-
-// meanwhile posts a form beside the test.
-func (f *fixture) meanwhile(path string, pairs ...string) <-chan answered {
-	done := make(chan answered)
-	go func() {
-		a, err := f.tryPost(path, pairs...)
-		if err != nil {
-			f.t.Error(err)
-		}
-		done <- a
-	}()
-	return done
 }
 
 func (f *fixture) get(path string) answered {

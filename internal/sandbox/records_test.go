@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/payonce/payonce/internal/sandbox"
@@ -99,13 +100,20 @@ func TestIdempotencyKey_inFlight(t *testing.T) {
 	f := start(t, sandbox.Options{})
 	f.faults(`{"slow":{"p":1,"ms":100}}`)
 	const rivals = 8
-	var answers [rivals]<-chan answered
+	var answers [rivals]answered
+	var all sync.WaitGroup
 	for i := range answers {
-		answers[i] = f.meanwhile(intents, eur("700", "payment_method=pm_card_visa", "confirm=true", key)...)
+		all.Go(func() {
+			var err error
+			if answers[i], err = f.tryPost(intents, eur("700", "payment_method=pm_card_visa", "confirm=true", key)...); err != nil {
+				t.Error(err)
+			}
+		})
 	}
+	all.Wait()
 	payments := map[string]bool{}
-	for _, answer := range answers {
-		switch a := <-answer; a.status {
+	for _, a := range answers {
+		switch a.status {
 		case http.StatusOK:
 			payments[a.text("id")] = true
 		default:

@@ -1,46 +1,14 @@
 package testdb_test
 
 import (
-	"errors"
-	"os"
-	"os/exec"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/internal/postgres"
-	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
 func TestMain(m *testing.M) { testrun.Main(m) }
-
-// childVariable makes TestProcess the process that it watches.
-const childVariable = "PAYONCE_TESTDB_CHILD"
-
-// TestProcess: two processes share the server of TEST_DATABASE_URL, and leave nothing there but the template.
-func TestProcess(t *testing.T) {
-	t.Parallel()
-	if os.Getenv(childVariable) != "" {
-		testdb.Reused(t)                                  // it is idle when the process ends
-		_, err := pgx.Connect(t.Context(), testdb.URL(t)) // it is connected when its database is dropped
-		testdb.Must(t, err)
-		return
-	}
-	server := testrun.Server(t, local.Options{Fsync: true})
-	children := make([]*exec.Cmd, 2)
-	for i := range children {
-		children[i] = exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestProcess$")
-		children[i].Env = append(os.Environ(), childVariable+"=1", "TEST_DATABASE_URL="+server.URL("postgres"))
-		children[i].Stdout, children[i].Stderr = t.Output(), t.Output()
-		testdb.Must(t, children[i].Start())
-	}
-	testdb.Must(t, errors.Join(children[0].Wait(), children[1].Wait()))
-	left := testdb.All[string](t, testdb.Session(t, server.URL("postgres")), `
-select regexp_replace(datname, '[0-9a-f]{16}$', '…') from pg_database order by datname collate "C"`)
-	testrun.Same(t, "databases afterwards", []string{"payonce_template_…", "postgres", "template0", "template1"}, left)
-}
 
 // TestEmptied_looksLikeAFreshDatabase lets tests use databases one after the
 // other, and compares what each of them is given with a fresh database.

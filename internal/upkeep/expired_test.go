@@ -3,9 +3,6 @@ package upkeep_test
 import (
 	"context"
 	"log/slog"
-	"maps"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,8 +15,8 @@ import (
 
 const window = 2 * time.Hour // for which messages of the inbox are kept
 
-// start runs a job until stop, or until the test ends.
-func start(t *testing.T, db *postgres.DB, log *testrun.Log) (stop func()) {
+// start runs a job until the test ends.
+func start(t *testing.T, db *postgres.DB, log *testrun.Log) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -27,27 +24,11 @@ func start(t *testing.T, db *postgres.DB, log *testrun.Log) (stop func()) {
 		upkeep.DeleteExpired(ctx, db, slog.New(slog.NewTextHandler(log, nil)), window)
 		close(ended)
 	}()
-	stop = func() {
+	t.Cleanup(func() {
 		cancel()
 		testrun.Receive(t, "the end of the job", ended)
-	}
-	t.Cleanup(stop)
-	return stop
+	})
 }
-
-var deletedLine = regexp.MustCompile(`level=INFO msg="expired rows deleted" table=(\w+) rows=(\d+)\n`)
-
-// deleted are the deleted rows by table, as jobs have logged them.
-func deleted(log *testrun.Log) map[string]int {
-	counts := map[string]int{}
-	for _, line := range deletedLine.FindAllStringSubmatch(log.String(), -1) {
-		rows, _ := strconv.Atoi(line[2]) // digits
-		counts[line[1]] += rows
-	}
-	return counts
-}
-
-const expired = 1200
 
 // fill writes 1,200 rows that have expired into every table, and one that has not,
 // nor will while the test runs.
@@ -66,9 +47,7 @@ func fill(t *testing.T, db *postgres.DB) {
 	}
 }
 
-var all = map[string]int{"idempotency_keys": expired, "inbox": expired, "webhook_secrets": expired}
-
-// TestExpired: what has expired goes and no more, once, also by two at once. A table whose rows cannot be deleted
+// TestExpired: what has expired goes and no more, also by two at once. A table whose rows cannot be deleted
 // holds up no other, and is tried again.
 func TestExpired(t *testing.T) {
 	testdb.Long(t, "it waits for seconds")
@@ -76,7 +55,8 @@ func TestExpired(t *testing.T) {
 	db, log := testdb.Reused(t), &testrun.Log{}
 	fill(t, db)
 	testdb.Exec(t, db.Pool(), `alter table inbox rename to elsewhere`)
-	stopOne, stopOther := start(t, db, log), start(t, db, log)
+	start(t, db, log)
+	start(t, db, log)
 	testrun.Row(t, db, `
 		select (select count(*) = 1 from idempotency_keys where body is not null) and (select count(*) = 1 from webhook_secrets where secret is not null)`)
 	testrun.True(t, "the failure is logged", func() bool {
@@ -84,14 +64,14 @@ func TestExpired(t *testing.T) {
 	})
 	testdb.Exec(t, db.Pool(), `alter table elsewhere rename to inbox`)
 	testrun.Row(t, db, `select count(*) = 1 from inbox`)
-	testrun.True(t, "the deleted rows are counted", func() bool { return maps.Equal(all, deleted(log)) })
-	stopOne() // a job that is stopped between the commit and the count counts them not
-	stopOther()
-	testrun.Same(t, "rows deleted", all, deleted(log))
 	if log := log.String(); strings.Count(log, "level=WARN") != strings.Count(log, `error="delete done messages: `) {
 		t.Errorf("a table without a fault fails too:\n%s", log)
 	}
-	testrun.Row(t, db, `select max(n) <= 500 from (select count(*) as n from idempotency_keys where body is null group by xmin::text) as commits`)
+	testrun.Row(t, db, `
+		select max(n) <= 500
+		  from (select count(*) as n from idempotency_keys where body is null group by xmin::text
+		        union all
+		        select count(*) from webhook_secrets where secret is null group by xmin::text) as commits`)
 }
 
 func TestMain(m *testing.M) { testrun.Main(m) }

@@ -92,9 +92,6 @@ func tool(t *testing.T, name string, args ...string) {
 func TestRepair_mayBeRepeated(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	if !f.original() {
-		t.Error("empty tables are restored")
-	}
 	f.capture(f.open("ch_1"))
 	f.add(4)
 	for n := range 2 {
@@ -103,9 +100,6 @@ func TestRepair_mayBeRepeated(t *testing.T) {
 		f.wantAdded(4)
 	}
 	f.exec(`truncate restore_mark`)
-	if f.original() {
-		t.Error("tables without a mark are not restored")
-	}
 	f.repair()
 	f.exec(`alter table ledger_events disable trigger user; update ledger_events set txid = '9000000000000000000'; alter table ledger_events enable trigger user`)
 	if f.original() {
@@ -163,7 +157,7 @@ func TestRepairKilled(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.open("ch_1")
-	f.restore()
+	f.exec(`update restore_mark set written_in = written_in`) // as a dump leaves it
 	f.exec(`
 create function die() returns trigger language plpgsql as $$
 begin

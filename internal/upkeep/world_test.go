@@ -73,12 +73,6 @@ select concat_ws(' ', (select string_agg(concat_ws(' ', txid, position), ',' ord
                       (select string_agg(concat_ws(' ', txid, position), ',' order by name) from followers))`)
 }
 
-// restore makes the tables ones that came through a dump.
-func (f fixture) restore() {
-	f.t.Helper()
-	f.exec(`update restore_mark set written_in = written_in`)
-}
-
 func (f fixture) original() bool {
 	f.t.Helper()
 	original, err := upkeep.IsOriginal(f.t.Context(), f.db)

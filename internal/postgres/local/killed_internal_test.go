@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,27 +17,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-func TestStart_whoseProcessIsKilled_leavesNeitherProcessNorFolder(t *testing.T) {
+func TestStart_whoseProcessGroupIsInterrupted_leavesNeitherProcessNorFolder(t *testing.T) {
 	long(t)
 	t.Parallel()
-	for name, kill := range map[string]struct {
-		mode   string
-		target int // times the process's id
-		signal syscall.Signal
-	}{
-		"SIGKILL after a restart":           {"restart", 1, syscall.SIGKILL},
-		"Ctrl-C, sent to the process group": {"start", -1, syscall.SIGINT},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			temp := publicFolder(t)
-			s := runningStarter(t, temp, kill.mode)
-			client := connectTo(t, s.url)
-			s.kill(t, kill.target*s.pid(), kill.signal)
-			awaitEnd(t, client)
-			await(t, temp+" is empty", func() bool { return len(entries(t, temp)) == 0 })
-		})
-	}
+	temp := publicFolder(t)
+	s := runningStarter(t, temp, "start")
+	client := connectTo(t, s.url)
+	s.kill(t, -s.pid(), syscall.SIGINT) // as Ctrl-C does
+	awaitEnd(t, client)
+	await(t, temp+" is empty", func() bool { return len(entries(t, temp)) == 0 })
 }
 
 // The server that starts has not written its process id yet, or makes files that its folder's removal misses.
@@ -59,13 +46,13 @@ func TestStart_killedWhileItsServerStarts_isRemoved(t *testing.T) {
 	})
 }
 
+// The guard of the other removes it when its process is killed too, also after a restart.
 func TestStart_removesAServerWithoutGuardAndKeepsTheOthers(t *testing.T) {
 	long(t)
 	t.Parallel()
 	temp := publicFolder(t)
-	killed, living := runningStarter(t, temp, "start"), runningStarter(t, temp, "start")
+	killed, living := runningStarter(t, temp, "without guard"), runningStarter(t, temp, "restart")
 	orphan, other := connectTo(t, killed.url), connectTo(t, living.url)
-	must(t, syscall.Kill(killed.guard(t), syscall.SIGKILL))
 	killed.kill(t, killed.pid(), syscall.SIGKILL)
 	var server int // process id
 	err := orphan.QueryRow(t.Context(), `select split_part(pg_read_file('postmaster.pid'), chr(10), 1)::int`).Scan(&server)
@@ -104,6 +91,9 @@ func runStarter(mode string) int {
 	s, err := Start(context.Background(), Options{})
 	if err == nil && mode == "restart" {
 		err = s.Restart(context.Background())
+	}
+	if err == nil && mode == "without guard" {
+		err = s.dir.guard.Process.Kill()
 	}
 	if err != nil {
 		_, _ = fmt.Fprintln(os.Stdout, err)
@@ -151,24 +141,6 @@ func runningStarter(t *testing.T, temp, mode string) *starter {
 }
 
 func (s *starter) pid() int { return s.command.Process.Pid }
-
-// guard is the shell of the cleanup script that the starter has started.
-func (s *starter) guard(t *testing.T) int {
-	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "ps", "-eo", "ppid=,pid=,comm=").Output()
-	if err != nil {
-		t.Skipf("not run: ps: %v", err)
-	}
-	for line := range strings.Lines(string(out)) {
-		if fields := strings.Fields(line); fields[0] == strconv.Itoa(s.pid()) && strings.HasSuffix(fields[2], "sh") {
-			pid, err := strconv.Atoi(fields[1])
-			must(t, err)
-			return pid
-		}
-	}
-	t.Fatalf("the starter %d has no cleanup script:\n%s", s.pid(), out)
-	return 0
-}
 
 func (s *starter) kill(t *testing.T, pid int, signal syscall.Signal) {
 	t.Helper()

@@ -3,7 +3,6 @@ package demo
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -61,21 +60,6 @@ func TestLab_endsWithTheDemo(t *testing.T) {
 	}
 	if _, err := d.Do("cut-provider"); !errors.Is(err, errNotKept) {
 		t.Errorf("another action ended with %v", err)
-	}
-}
-
-// TestNewCharges: charges are repeated by their seed, and a few have one of each kind.
-func TestNewCharges(t *testing.T) {
-	t.Parallel()
-	few, again, found := newCharges(3, len(kinds), "run"), newCharges(3, len(kinds), "run"), map[string]bool{}
-	for i, c := range few {
-		found[fmt.Sprint(c.kind)] = true
-		if c.body != again[i].body {
-			t.Errorf("other charges of the same seed differ at %s", c.key)
-		}
-	}
-	if len(found) != len(kinds) {
-		t.Errorf("%d charges are of %d kinds", len(few), len(found))
 	}
 }
 

@@ -47,7 +47,7 @@ func newScene(t *testing.T, hook *aim) *scene {
 	ctx, cancel := context.WithTimeout(t.Context(), testrun.Stall)
 	t.Cleanup(cancel)
 	s := &scene{T: t, address: testdb.Empty(t), hook: hook, ctx: ctx}
-	s.direct = s.connect(s.address)
+	s.direct = testdb.Session(t, s.address)
 	s.exec(s.direct, `create table effects (id int primary key)`)
 	var err error
 	s.proxy, err = failpoint.NewProxy(ctx, s.address, func() failpoint.Hook { return s.hook.strike })
@@ -56,18 +56,10 @@ func newScene(t *testing.T, hook *aim) *scene {
 	return s
 }
 
-func (s *scene) connect(address string) *pgx.Conn {
-	s.Helper()
-	conn, err := pgx.Connect(s.ctx, address)
-	testdb.Must(s.T, err)
-	s.Cleanup(func() { _ = conn.Close(context.WithoutCancel(s.ctx)) })
-	return conn
-}
-
 // through connects through the proxy.
 func (s *scene) through() *pgx.Conn {
 	s.Helper()
-	return s.connect(s.proxy.URL())
+	return testdb.Session(s.T, s.proxy.URL())
 }
 
 func (s *scene) exec(conn *pgx.Conn, sql string, args ...any) {
@@ -105,6 +97,13 @@ func TestFaults(t *testing.T) {
 		_, err = conn.Exec(s.ctx, "commit")
 		return err
 	}
+	cutOff := func(s *scene, conn *pgx.Conn) error {
+		s.exec(conn, "begin")
+		s.exec(conn, insert, 1)
+		s.proxy.CutAll()
+		s.exec(s.direct, insert, 1) // waits for the other's lock, were it held
+		return insertOne(s, conn)
+	}
 	for name, test := range map[string]struct {
 		hook     *aim
 		do       func(*scene, *pgx.Conn) error
@@ -116,6 +115,7 @@ func TestFaults(t *testing.T) {
 		"in place of a statement it leaves the transaction aborted": {&aim{sql: "insert", side: failpoint.Before, fault: "40P01"}, inTransaction, "ERROR", nil},
 		"in place of a batch it leaves nothing of it":               {&aim{sql: "insert", side: failpoint.Before, fault: "40001"}, batch, "ERROR", nil},
 		"in place of a commit it rolls back":                        {&aim{sql: "commit", side: failpoint.Before, fault: "40001"}, inTransaction, "ERROR", nil},
+		"a connection that is cut in a transaction keeps no lock":   {&aim{}, cutOff, "", []int{1}},
 		"the end of the session before the work is fatal": {&aim{
 			sql:  "insert",
 			side: failpoint.Before, fault: failpoint.Shutdown,

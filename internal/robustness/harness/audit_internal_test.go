@@ -3,7 +3,11 @@ package harness
 import (
 	"errors"
 	"testing"
+
+	"github.com/payonce/payonce/internal/testrun"
 )
+
+func TestMain(m *testing.M) { testrun.Main(m) }
 
 // TestReadAudit refuses what does not add up: an audit says whether it is ok in its exit code, in
 // its verdict, and in its checks.
