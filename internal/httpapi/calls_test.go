@@ -1,13 +1,13 @@
 package httpapi_test
 
 import (
+	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -131,21 +131,18 @@ func body(changes ...string) string {
 func text(n int) string { return `"` + strings.Repeat("é", n) + `"` }
 
 // items is a JSON array of n different items.
-func items(n int) string {
-	list := make([]string, n)
-	for i := range list {
-		list[i] = `{"sku":"sku-` + strconv.Itoa(i) + `","quantity":1}`
-	}
-	return "[" + strings.Join(list, ",") + "]"
-}
+func items(n int) string { return "[" + numbered(n, `{"sku":"sku-%d","quantity":1}`) + "]" }
 
 // pairs is a JSON object of n pairs.
-func pairs(n int) string {
+func pairs(n int) string { return "{" + numbered(n, `"name-%d":"value"`) + "}" }
+
+// numbered are n parts of JSON.
+func numbered(n int, format string) string {
 	list := make([]string, n)
 	for i := range list {
-		list[i] = `"name-` + strconv.Itoa(i) + `":"value"`
+		list[i] = fmt.Sprintf(format, i)
 	}
-	return "{" + strings.Join(list, ",") + "}"
+	return strings.Join(list, ",")
 }
 
 // route takes a key: a request to it that is accepted.

@@ -20,26 +20,6 @@ import (
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-func TestKey_belongsToItsMerchantAndOperation(t *testing.T) {
-	t.Parallel()
-	w := serve(t)
-	routes := w.routes(t)
-	before := rows(t, w.db)
-	for _, r := range routes {
-		w.first(t, r.under("one"))
-	}
-	wantRows(t, w.db, before, map[string]int64{"idempotency_keys": 3, "ledger_events": 3, "ledger_postings": 2, "outbox": 3})
-	w.first(t, post("ONE", body()))
-
-	// To another merchant the same paths are charges that do not exist.
-	for _, r := range routes {
-		a := w.send(t, r.under("one").as(strangerKey))
-		if a.header.Get("Idempotent-Replayed") != "" {
-			t.Errorf("%s: another merchant's answer is given away: %s", r.name, a.body)
-		}
-	}
-}
-
 // The key is the client's: it may be of digits alone. What may be a card number is stored as
 // a hash, and logged nowhere.
 func TestKey_thatMayBeACardNumber(t *testing.T) {
@@ -64,27 +44,6 @@ func TestKey_thatMayBeACardNumber(t *testing.T) {
 	}
 	if regexp.MustCompile(`4242[ -]?4242|5555[ -]?5555`).MatchString(w.log.String()) {
 		t.Errorf("the number is logged: %s", w.log)
-	}
-}
-
-func TestReplay_ignoresSpelling(t *testing.T) {
-	t.Parallel()
-	w := serve(t)
-	for i, test := range []struct{ name, first, again string }{
-		{
-			"white space", body(),
-			"\r\n\t" + ` { "order_id" : "order-1",` + "\n" + `"amount" : 2000 , "currency":"USD","payment_method":"pm_card_visa" } ` + "\n",
-		},
-		{"items null", body(), body("items", "null")},
-		{"metadata with a pair of null", body(), body("metadata", `{"channel":null}`)},
-		{"customer null", body(), body("customer", "null")},
-		{"one form of absence for another", body("items", "null", "metadata", "{}"), body("items", "[]", "description", "null")},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			key := "key-" + strconv.Itoa(i)
-			first := w.accept(t, key, test.first)
-			wantReplay(t, first, w.send(t, post(key, test.again).with("Content-Type", "Application/JSON; charset=UTF-8")))
-		})
 	}
 }
 
@@ -128,31 +87,44 @@ func TestReusedKey_isRefused(t *testing.T) {
 	wantReplay(t, first, w.send(t, refund(paid, `{"amount":321,"reason":"broken"}`)))
 }
 
-// What a request is fingerprinted by is stored: if it came out otherwise one
-// day, every retry of a request from before would be refused.
-func TestFingerprint_isOfTheTypedRequest(t *testing.T) {
+// TestKey_knowsItsRequest: a key is one request of each operation and merchant, however that is spelled. What a request is
+// fingerprinted by is stored: if it came out otherwise one day, every retry of a request from before would be refused.
+func TestKey_knowsItsRequest(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
-	requests := map[string]struct{ written, canonical string }{
-		"a charge": {
+	const whole = `{"order_id":"order-1","amount":2000,"currency":"USD","payment_method":"pm_card_visa","customer":"cus_ada",` +
+		`"items":[{"sku":"mug","quantity":2}],"description":"A gift","metadata":{"a":"1","b":"2"}}`
+	routes := w.routes(t)
+	for _, test := range []struct {
+		route          route
+		key, canonical string
+		spelled        []string
+	}{
+		{routes[0], "key", whole, []string{
 			` {"metadata":{"b":"2","a":"1"},"description":"\u0041 gift","items":[{"quantity":2,"sku":"mug"}],` +
 				`"customer":"cus_ada","payment_method":"pm_card_visa","currency":"USD","amount":2000,"order_id":"order-1"}`,
-			`{"order_id":"order-1","amount":2000,"currency":"USD","payment_method":"pm_card_visa","customer":"cus_ada",` +
-				`"items":[{"sku":"mug","quantity":2}],"description":"A gift","metadata":{"a":"1","b":"2"}}`,
-		},
-		"a cancellation": {"", `{}`},
-		"a refund":       {` {"reason":"\u0062roken","amount":1} `, `{"amount":1,"reason":"broken"}`},
-	}
-	for _, r := range w.routes(t) {
-		request := requests[r.name]
-		w.accepted(t, to(r.path, "fingerprint", request.written))
+			"\r\n\t" + strings.ReplaceAll(whole, ":", " :\n") + " ",
+		}},
+		{routes[0], "without members", body(), []string{
+			body(), body("items", "null", "metadata", "{}", "customer", "null"), body("items", "[]", "metadata", `{"channel":null}`, "description", "null"),
+		}},
+		{routes[1], "key", `{}`, []string{"", "{ }"}},
+		{routes[2], "key", `{"amount":1,"reason":"broken"}`, []string{` {"reason":"\u0062roken","amount":1} `}},
+	} {
+		r, key := test.route, `"`+test.key+`"`
+		first := w.accepted(t, to(r.path, key, test.spelled[0]))
+		for _, again := range test.spelled[1:] {
+			wantReplay(t, first, w.send(t, to(r.path, key, again)))
+		}
 		var fingerprint, stored []byte
 		err := w.db.QueryRow(t.Context(), `
-select fingerprint, request from idempotency_keys where key = 'fingerprint' and operation = $1`, r.operation).Scan(&fingerprint, &stored)
+select fingerprint, request from idempotency_keys where key = $1 and operation = $2`, test.key, r.operation).Scan(&fingerprint, &stored)
 		testdb.Must(t, err)
-		want := idempotency.Fingerprint([]byte("v1"), []byte("POST"), []byte(r.path), []byte("acme"), []byte(request.canonical))
-		testrun.Same(t, r.name+": the request", request.canonical, string(stored))
+		want := idempotency.Fingerprint([]byte("v1"), []byte("POST"), []byte(r.path), []byte("acme"), []byte(test.canonical))
+		testrun.Same(t, r.name+": the request", test.canonical, string(stored))
 		testrun.Same(t, r.name+": the fingerprint", want, fingerprint)
+		foreign := map[bool]int{true: http.StatusAccepted, false: http.StatusNotFound}[r.path == "/v1/charges"]
+		wantStatus(t, w.send(t, to(r.path, key, test.spelled[0]).as(strangerKey)), foreign)
 	}
 }
 

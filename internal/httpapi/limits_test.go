@@ -2,11 +2,9 @@ package httpapi_test
 
 import (
 	"bufio"
-	"fmt"
-	"io"
+	"context"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -143,11 +141,7 @@ func TestSlowBodies_keepNoOthersOut(t *testing.T) {
 
 // large is the request of a charge of about 40 KiB.
 func large() string {
-	metadata := make([]string, 20)
-	for i := range metadata {
-		metadata[i] = fmt.Sprintf(`"name-%d":"%s"`, i, strings.Repeat("😀", 500))
-	}
-	return body("metadata", "{"+strings.Join(metadata, ",")+"}")
+	return body("metadata", "{"+numbered(20, `"name-%d":"`+strings.Repeat("😀", 500)+`"`)+"}")
 }
 
 // TestAnswers_theirBytesInFlightAreBounded: a client that does not read its answers holds its
@@ -211,18 +205,22 @@ func TestStoreDown(t *testing.T) {
 	}
 }
 
-// broken is a body whose sender makes the reader panic.
-type broken struct{ io.Reader }
-
-func (broken) Read([]byte) (int, error) { panic("planted") }
-
 func TestPanic(t *testing.T) {
 	t.Parallel()
+	var broken atomic.Bool
 	w := serve(t, func(api *httpapi.Config) {
 		takesEvents(api)
 		api.Limits = httpapi.Limits{InFlight: 1, Authenticating: 1}
 		api.Health = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("planted") })
+		api.Carry = func(context.Context) map[string]string {
+			if broken.Load() {
+				panic("planted")
+			}
+			return nil
+		}
 	})
+	ours := idOf(w.captured(t, "captured"))
+	broken.Store(true)
 	for _, path := range []string{"/readyz", "/metrics"} {
 		wantProblem(t, w.send(t, get(path)), "/problems/unavailable")
 	}
@@ -232,16 +230,13 @@ func TestPanic(t *testing.T) {
 		}
 	}
 	for range 3 { // none holds a place
-		for _, c := range []call{post("key-1", body()), signed("{}")} {
-			r := httptest.NewRequestWithContext(t.Context(), c.method, c.path, broken{})
-			r.Header = c.header
-			recorder := httptest.NewRecorder()
-			w.handler.ServeHTTP(recorder, r)
-			a := answer{recorder.Code, recorder.Header(), recorder.Body.String()}
+		for _, c := range []call{post("key-1", body()), signed(event("evt_1", "payment_intent.succeeded", intentOf(ours)))} {
+			a := w.send(t, c)
 			if p := wantProblem(t, a, "/problems/unavailable"); strings.Contains(p.Detail, "in flight") {
 				t.Errorf("%s: a panic has kept its place: %s", c.path, a.body)
 			}
 		}
 	}
-	w.accept(t, "key-1", body())
+	broken.Store(false)
+	w.first(t, post("key-1", body()))
 }

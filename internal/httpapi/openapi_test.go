@@ -92,7 +92,7 @@ var formats = map[string]func(string) bool{
 	},
 }
 
-// TestContract_hasEveryRoute: the routes of the server are those of the contract and of
+// TestContract_hasEveryRoute: the routes of the server are those of the contract, which it serves without an API key, and of
 // the manual, with the scopes that they need.
 func TestContract_hasEveryRoute(t *testing.T) {
 	t.Parallel()
@@ -113,6 +113,12 @@ func TestContract_hasEveryRoute(t *testing.T) {
 		told[row[0]] = strings.Trim(row[2], "`–")
 	}
 	testrun.Same(t, "routes of the contract, and of the manual", listed, told)
+	document, err := os.ReadFile(contractFile)
+	testdb.Must(t, err)
+	a := direct(t, server, get("/openapi.yaml").with("Authorization"))
+	if a.status != http.StatusOK || a.body != string(document) || a.header.Get("Content-Type") != "application/yaml" {
+		t.Errorf("status %d, %s, %d bytes", a.status, a.header.Get("Content-Type"), len(a.body))
+	}
 }
 
 // TestContract_hasEveryWebhook: each webhook is a request of the contract, with its body and the headers of its signature.
@@ -219,19 +225,4 @@ func schemaAt(tb testing.TB, name string) *base.Schema {
 		tb.Fatalf("the contract has no schema %s", fmt.Sprint(name, "/", member))
 	}
 	return proxy.Schema()
-}
-
-// TestContract_isServed without an API key, under the link of a problem.
-func TestContract_isServed(t *testing.T) {
-	t.Parallel()
-	w := serve(t)
-	missing := w.send(t, post("", body()).with("Idempotency-Key"))
-	wantProblem(t, missing, "/problems/idempotency-key-missing")
-	path, named := strings.CutSuffix(strings.TrimPrefix(missing.header.Get("Link"), "<"), `>; rel="describedby"`)
-	a := w.send(t, get(path).with("Authorization"))
-	document, err := os.ReadFile(contractFile)
-	testdb.Must(t, err)
-	if !named || a.status != http.StatusOK || a.body != string(document) || a.header.Get("Content-Type") != "application/yaml" {
-		t.Errorf("%q: status %d, %s, %d bytes", path, a.status, a.header.Get("Content-Type"), len(a.body))
-	}
 }

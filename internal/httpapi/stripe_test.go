@@ -133,8 +133,11 @@ func TestStripeEvent_isRefused(t *testing.T) {
 	right := event("evt_1", "payment_intent.succeeded", intentOf(charge))
 	wantReceived(t, w.send(t, signed(padded(right, 1<<20)))) // with the evidence of a dispute
 	before := rows(t, w.db)
-	below := signed(right)
-	below.path += "/x"
+	at := func(path string) call {
+		c := signed(right)
+		c.path = path
+		return c
+	}
 	for name, test := range map[string]struct {
 		call call
 		kind string
@@ -143,7 +146,8 @@ func TestStripeEvent_isRefused(t *testing.T) {
 		"an API key is no signature":         {unsigned("{").with("Authorization", "Bearer "+apiKey), "/problems/webhook-signature"},
 		"an idempotency key is no signature": {unsigned("{}").with("Idempotency-Key", "key-1"), "/problems/webhook-signature"},
 		"only POST brings events":            {signed(right).like(http.MethodPut), "/problems/method-not-allowed"},
-		"no path below is open":              {below, "/problems/unauthorized"},
+		"no path below is open":              {at("/v1/webhooks/stripe/x"), "/problems/unauthorized"},
+		"no other spelling is open":          {at("/v1/webhooks%2Fstripe"), "/problems/unauthorized"},
 		"more than 1 MiB":                    {signed(padded(right, 1<<20+1)), "/problems/too-large"},
 	} {
 		t.Run(name, func(t *testing.T) { wantProblem(t, w.send(t, test.call), test.kind) })
