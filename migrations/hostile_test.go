@@ -75,15 +75,9 @@ func TestHostileAPI_mayDoWhatIsDecided(t *testing.T) {
 		found := slices.Concat(h.tables(t), h.functions(t))
 		slices.Sort(found)
 		testrun.Same(t, "what succeeds as "+role, decided, found)
-		h.sequences(t)
-		h.settings(t)
-		for _, sql := range []string{
-			`set role payonce_worker`, `set session authorization postgres`, `set local role postgres`,
-			`select set_config('role', 'payonce_worker', false)`,
-			`alter database ` + strings.TrimSuffix(h.login, "_api") + ` set row_security = off`, `create role more`,
-			`grant payonce_worker to ` + h.login, `alter role ` + h.login + ` bypassrls`, `alter role ` + h.login + ` connection limit -1`,
-		} {
-			if code := h.try(t, sql); code != refused {
+		for _, sql := range h.forbidden(t) {
+			// Whatever the rights are, some is never done to a view, or to a setting while a server runs.
+			if code := h.try(t, sql); code == "" || !strings.Contains(refused+" 42809 55000 0A000 55P02", code) {
 				t.Errorf("as %s: %s: %q, want %s", role, sql, code, refused)
 			}
 		}
@@ -135,7 +129,6 @@ select c.relname || '.' || a.attname
 // nothing.
 func (h hostile) tables(t *testing.T) (done []string) {
 	t.Helper()
-	whole := map[string]bool{}
 	for _, name := range testdb.All[string](t, h.owner, selectAllColumns) {
 		table, column, _ := strings.Cut(name, ".")
 		for verb, sql := range map[string]string{
@@ -150,15 +143,6 @@ func (h hostile) tables(t *testing.T) (done []string) {
 			default:
 				t.Errorf("%s: %s", sql, code)
 			}
-		}
-		for _, sql := range []string{
-			`explain delete from ` + table, `truncate ` + table, `lock table ` + table + ` in share mode`,
-			`explain merge into ` + table + ` using (values (1)) v on true when matched then delete`,
-		} {
-			if code := h.try(t, sql); !whole[sql] && code != refused && code != "42809" && code != "55000" && code != "0A000" {
-				t.Errorf("%s: %q, want %s", sql, code, refused)
-			}
-			whole[sql] = true
 		}
 	}
 	return done
@@ -188,25 +172,23 @@ select oid::regprocedure::text
 	return done
 }
 
-func (h hostile) sequences(t *testing.T) {
+// forbidden are statements that nobody decided to allow: on tables as a whole, sequences, settings that are not the
+// session's own, and roles.
+func (h hostile) forbidden(t *testing.T) []string {
 	t.Helper()
-	for _, name := range testdb.All[string](t, h.owner, `select relname::text from pg_class where relkind = 'S'`) {
-		for _, sql := range []string{`select nextval('` + name + `')`, `select setval('` + name + `', 1)`, `select last_value from ` + name} {
-			if code := h.try(t, sql); code != refused {
-				t.Errorf("%s: %q, want %s", sql, code, refused)
-			}
-		}
-	}
-}
-
-// settings tries each setting of the server that is not the session's own.
-func (h hostile) settings(t *testing.T) {
-	t.Helper()
-	for _, name := range testdb.All[string](t, h.owner, `select name from pg_settings where context <> 'user'`) {
-		if code := h.try(t, `set local `+name+` to default`); code != refused && code != "55P02" {
-			t.Errorf("set %s: %q, want %s", name, code, refused)
-		}
-	}
+	return append(testdb.All[string](t, h.owner, `
+select format(sql, oid::regclass)
+  from pg_class,
+       unnest(case when relkind = 'S' then array['select nextval(''%s'')', 'select setval(''%s'', 1)', 'select last_value from %s']
+                   when relkind in ('r', 'p', 'v', 'm', 'f') then array['explain delete from %s', 'truncate %s', 'lock table %s in share mode',
+                        'explain merge into %s using (values (1)) v on true when matched then delete'] end) as sql
+ where relnamespace::regnamespace::text not in ('pg_catalog', 'information_schema', 'pg_toast')
+ union all
+select 'set local ' || name || ' to default' from pg_settings where context <> 'user'`),
+		`set role payonce_worker`, `set session authorization postgres`, `set local role postgres`,
+		`select set_config('role', 'payonce_worker', false)`,
+		`alter database `+strings.TrimSuffix(h.login, "_api")+` set row_security = off`, `create role more`,
+		`grant payonce_worker to `+h.login, `alter role `+h.login+` bypassrls`, `alter role `+h.login+` connection limit -1`)
 }
 
 // TestHostileAPI_insertsWhatARequestCauses tries rows as the api, for acme: those of a request

@@ -49,7 +49,7 @@ func TestRateLimit(t *testing.T) {
 	c.pass(249 * time.Millisecond)
 	wantProblem(t, w.send(t, post("key-2", body())), limited)
 	c.pass(time.Millisecond)
-	w.first(t, post("key-2", body()))
+	w.accepted(t, post("key-2", body()))
 	wantProblem(t, w.send(t, post("key-2", body())), limited)
 	wantRows(t, w.db, before, ofCharges(3))
 	c.pass(time.Second) // as Retry-After says
@@ -99,7 +99,7 @@ func TestInFlight(t *testing.T) {
 	// Nothing of the refused requests is stored, and their keys work.
 	wantRows(t, db, before, ofCharges(6))
 	for _, c := range []call{charge("5"), charge("4").as(strangerKey)} {
-		w.first(t, c)
+		w.accepted(t, c)
 	}
 }
 
@@ -238,5 +238,5 @@ func TestPanic(t *testing.T) {
 		}
 	}
 	broken.Store(false)
-	w.first(t, post("key-1", body()))
+	w.accepted(t, post("key-1", body()))
 }

@@ -115,14 +115,6 @@ func (w *world) accepted(t *testing.T, c call) answer {
 	return a
 }
 
-// first sends a request that must be accepted, and be no replay.
-func (w *world) first(t *testing.T, c call) {
-	t.Helper()
-	if a := w.accepted(t, c); a.header.Get("Idempotent-Replayed") != "" {
-		t.Errorf("%s is a replay: %s", c.path, a.body)
-	}
-}
-
 // accept asks for a charge that must be accepted.
 func (w *world) accept(t *testing.T, key, body string) answer {
 	t.Helper()

@@ -101,11 +101,7 @@ func TestRetrieveIntent_tellsADeclinedIntentFromANewOne(t *testing.T) {
 		attempted bool
 		decline   *stripe.Decline
 	}{
-		"never attempted": {intentJSON("status", "requires_payment_method"), false, nil},
-		"declined": {
-			intentJSON("status", "requires_payment_method", "last_payment_error", failure, "latest_charge", "ch_x"),
-			true, &stripe.Decline{Code: "card_declined", DeclineCode: "lost_card", Message: "for people"},
-		},
+		"never attempted":         {intentJSON("status", "requires_payment_method"), false, nil},
 		"declined, cleared since": {intentJSON("status", "requires_payment_method", "latest_charge", "ch_x"), true, nil},
 		"declined without a charge": {
 			intentJSON("status", "requires_payment_method", "last_payment_error", failure),

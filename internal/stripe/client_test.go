@@ -200,21 +200,24 @@ func TestIntents_areListedOnceAndOnlyAsNeeded(t *testing.T) {
 // A page without an answer does not throw away what was read before it.
 func TestIntents_continueWhereTheyWere(t *testing.T) {
 	t.Parallel()
-	refused := []http.HandlerFunc{
-		answer(429, errorJSON("invalid_request_error", "rate_limit")), answer(500, errorJSON("api_error", "")), cut(""),
-	}
-	var again int
-	p := newProvider(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Query().Get("starting_after") == "pi_51" && again < len(refused) {
-			again++
-			refused[again-1](w, r)
-			return
-		}
-		listing(150, func(id string) string { return intentJSON("id", "pi_"+id, "status", "of the future", "metadata", nil) })(w, r)
-	})
-	all, err := collect(newClient(t, p.URL, 0).Intents(t.Context()))
-	if err != nil || len(all) != 150 || p.requests() != 5 {
-		t.Errorf("%d are listed in %d requests, %v", len(all), p.requests(), err)
+	for name, refused := range map[string]http.HandlerFunc{
+		"a refusal": answer(429, errorJSON("invalid_request_error", "rate_limit")), "a failure": answer(500, errorJSON("api_error", "")), "a cut": cut(""),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var p *provider
+			p = newProvider(t, func(w http.ResponseWriter, r *http.Request) {
+				if p.requests() == 2 {
+					refused(w, r)
+					return
+				}
+				listing(150, func(id string) string { return intentJSON("id", "pi_"+id, "status", "of the future", "metadata", nil) })(w, r)
+			})
+			all, err := collect(newClient(t, p.URL, 0).Intents(t.Context()))
+			if err != nil || len(all) != 150 || p.requests() != 3 {
+				t.Errorf("%d are listed in %d requests, %v", len(all), p.requests(), err)
+			}
+		})
 	}
 }
 
