@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -93,10 +94,11 @@ func TestDeliver_dialsNoHostileTarget(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	var dialed []string
-	count := func(address string) {
+	count := func(_, address string, _ syscall.RawConn) error {
 		mu.Lock()
 		defer mu.Unlock()
 		dialed = append(dialed, address)
+		return errors.New("only counted")
 	}
 	names := map[string][]string{
 		"public.shop.example": {"8.8.8.8"}, "allowed.shop.example": {"10.1.2.3"},
@@ -117,9 +119,8 @@ func TestDeliver_dialsNoHostileTarget(t *testing.T) {
 			}
 		}
 	}
-	cfg := webhook.Config{Now: time.Now, Timeout: testrun.Stall}
-	s := webhook.NewCounting(cfg, newZone(names).resolver(), count)
-	t.Cleanup(s.Close)
+	cfg, counting := webhook.Config{Timeout: testrun.Stall}, &net.Dialer{Resolver: newZone(names).resolver(), Control: count}
+	s := newSender(t, cfg, counting)
 	for _, target := range targets {
 		if err := s.Deliver(t.Context(), messageTo(target)); kinds(err) != "target" {
 			t.Errorf("%s: %v, want it refused", target, err)
@@ -137,8 +138,7 @@ func TestDeliver_dialsNoHostileTarget(t *testing.T) {
 
 	// Of several networks one is written as IPv6, and one is no prefix.
 	cfg.AllowCIDRs = []netip.Prefix{netip.MustParsePrefix("192.168.7.0/24"), netip.MustParsePrefix("::ffff:10.1.2.0/120"), {}}
-	open := webhook.NewCounting(cfg, newZone(names).resolver(), count)
-	t.Cleanup(open.Close)
+	open := newSender(t, cfg, counting)
 	for _, target := range []string{
 		"https://public.shop.example/", "https://8.8.4.4:8443/", "https://[2606:4700:4700::1111]/", "https://allowed.shop.example/", "http://10.1.2.255/",
 		"https://10.1.3.0/", "http://10.1.1.255/", "https://10.1.2.3.nip.example/", "http://8.8.8.8/", // and these are not
@@ -157,9 +157,7 @@ func TestDeliver_checksTheAddressAtEachDial(t *testing.T) {
 	_, port, _ := strings.Cut(strings.TrimPrefix(r.URL, "http://"), ":")
 	allowed := []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}
 	z := newZone(map[string][]string{"moves.shop.example": {"127.0.0.1", "127.0.0.2"}})
-	s := webhook.NewWithResolver(webhook.Config{Now: time.Now, AllowCIDRs: allowed}, z.resolver())
-	t.Cleanup(s.Close)
-
+	s := newSender(t, webhook.Config{AllowCIDRs: allowed}, &net.Dialer{Resolver: z.resolver()})
 	target := messageTo("http://moves.shop.example:" + port + "/")
 	if err := s.Deliver(t.Context(), target); err != nil {
 		t.Fatalf("first delivery: %v", err)
@@ -235,12 +233,12 @@ func (r *receiver) got() []received {
 	return r.requests
 }
 
-func newSender(tb testing.TB, cfg webhook.Config) *webhook.Sender {
+func newSender(tb testing.TB, cfg webhook.Config, by *net.Dialer) *webhook.Sender {
 	tb.Helper()
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	s := webhook.New(cfg)
+	s := webhook.NewDialing(cfg, by)
 	tb.Cleanup(s.Close)
 	return s
 }

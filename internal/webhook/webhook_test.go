@@ -46,7 +46,7 @@ func TestDeliver_succeedsOnA2xxStatusAlone(t *testing.T) {
 				w.Header().Set(name, value)
 				w.WriteHeader(status)
 			})
-			err := newSender(t, webhook.Config{AllowCIDRs: loopback()}).Deliver(t.Context(), messageTo(r.URL))
+			err := newSender(t, webhook.Config{AllowCIDRs: loopback()}, &net.Dialer{}).Deliver(t.Context(), messageTo(r.URL))
 			if kinds(err) != test.want {
 				t.Errorf("%d: error is %v, want kind %q", status, err, test.want)
 			}
@@ -112,7 +112,7 @@ func TestDeliver_isBoundedByItsTimeout(t *testing.T) {
 				timeout = 2 * time.Second
 			}
 			target := tc.scheme + "://" + listener.Addr().String() + "?token=hush"
-			err = newSender(t, webhook.Config{AllowCIDRs: loopback(), Timeout: timeout}).Deliver(t.Context(), messageTo(target))
+			err = newSender(t, webhook.Config{AllowCIDRs: loopback(), Timeout: timeout}, &net.Dialer{}).Deliver(t.Context(), messageTo(target))
 			if kinds(err) != tc.want {
 				t.Errorf("error is %v, want kind %q", err, tc.want)
 			}
@@ -128,11 +128,11 @@ func TestDeliver_verifiesTheCertificate(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, nil)
 	r.StartTLS()
-	stranger := newSender(t, webhook.Config{AllowCIDRs: loopback()})
+	stranger := newSender(t, webhook.Config{AllowCIDRs: loopback()}, &net.Dialer{})
 	if err := stranger.Deliver(t.Context(), messageTo(r.URL)); kinds(err) != "delivery" || len(r.got()) != 0 {
 		t.Errorf("unknown certificate: %v after %d deliveries, want a delivery error and none", err, len(r.got()))
 	}
-	friend := newSender(t, webhook.Config{AllowCIDRs: loopback()})
+	friend := newSender(t, webhook.Config{AllowCIDRs: loopback()}, &net.Dialer{})
 	roots := x509.NewCertPool()
 	roots.AddCert(r.Certificate())
 	friend.Trust(roots)
@@ -140,8 +140,7 @@ func TestDeliver_verifiesTheCertificate(t *testing.T) {
 		t.Errorf("known certificate: %v after %d deliveries, want one", err, len(r.got()))
 	}
 	z := newZone(map[string][]string{"wrong.shop.test": {"127.0.0.1"}})
-	other := webhook.NewWithResolver(webhook.Config{Now: time.Now, AllowCIDRs: loopback()}, z.resolver())
-	t.Cleanup(other.Close)
+	other := newSender(t, webhook.Config{AllowCIDRs: loopback()}, &net.Dialer{Resolver: z.resolver()})
 	other.Trust(roots)
 	wrong := strings.Replace(r.URL, "127.0.0.1", "wrong.shop.test", 1)
 	if err := other.Deliver(t.Context(), messageTo(wrong)); kinds(err) != "delivery" || len(r.got()) != 1 {
@@ -167,7 +166,7 @@ func TestDeliver_signsByEverySecretInOrder(t *testing.T) {
 		w := messageTo(r.URL)
 		w.Secrets = test.secrets
 		age := time.Hour
-		s := newSender(t, webhook.Config{AllowCIDRs: loopback(), Now: func() time.Time { return time.Now().Add(-age) }})
+		s := newSender(t, webhook.Config{AllowCIDRs: loopback(), Now: func() time.Time { return time.Now().Add(-age) }}, &net.Dialer{})
 		for ; age >= 0; age -= time.Hour {
 			testdb.Must(t, s.Deliver(t.Context(), w))
 		}
@@ -196,7 +195,7 @@ func TestDeliver_signsByEverySecretInOrder(t *testing.T) {
 func TestDeliver_refusesWhatItCannotSign(t *testing.T) {
 	t.Parallel()
 	r := startReceiver(t, nil)
-	s := newSender(t, webhook.Config{AllowCIDRs: loopback()})
+	s := newSender(t, webhook.Config{AllowCIDRs: loopback()}, &net.Dialer{})
 	refused := func(err error) {
 		t.Helper()
 		if kinds(err) != "target" || strings.Contains(err.Error(), "hush") {
@@ -229,7 +228,7 @@ func TestDeliver_returnsTheErrorOfItsContext(t *testing.T) {
 		cancel()
 		<-r.Context().Done()
 	})
-	s := newSender(t, webhook.Config{AllowCIDRs: loopback()})
+	s := newSender(t, webhook.Config{AllowCIDRs: loopback()}, &net.Dialer{})
 	for range 2 { // the second is not sent
 		if err := s.Deliver(ctx, messageTo(r.URL)); kinds(err) != "context" || len(r.got()) != 1 {
 			t.Errorf("%v after %d requests, want the context's error and one", err, len(r.got()))
