@@ -14,21 +14,14 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
+	"github.com/payonce/payonce/ledger"
 )
 
-// store appends events to a stream as the owner of the tables, to whom no policy and no trigger of
+// store appends events to a new stream as the owner of the tables, to whom no policy and no trigger of
 // the api applies.
-func (h hostile) store(t *testing.T, charge string, events ...domain.Event) {
+func (h hostile) store(t *testing.T, charge string, events ...domain.Event) domain.Charge {
 	t.Helper()
-	for _, e := range events {
-		data, err := json.Marshal(e)
-		testdb.Must(t, err)
-		testdb.Exec(t, h.owner.Pool(), `
-insert into ledger_events (event_id, stream_id, version, type, merchant_id, data, metadata, occurred_at)
-select gen_random_uuid(), $1, count(*) + 1, $2, 'acme', $3, '{}', now()
-  from ledger_events
- where stream_id = $1`, charge, domain.TypeOf(e), data)
-	}
+	return testdb.Appended(t, h.owner, ledger.New(charge), testdb.Cause(charge), events...).Charge
 }
 
 // captured are the events of a charge of 1000 that succeeded.
@@ -70,13 +63,13 @@ func TestHostileAPI_isRefusedWhatIsVoid(t *testing.T) {
 		requests[fmt.Sprint("a refund of ", amount)] = back("re_9", amount)
 	}
 	_, rows := inserts(t)
-	voids, legal := 0, 0
+	declined, voids, legal := domain.Failure{Code: domain.CardDeclined}, 0, 0
 	for name, history := range map[string][]domain.Event{
 		"pending":   captured("")[:1],
 		"started":   captured("started")[:2],
 		"canceling": append(captured("")[:1], domain.ChargeCancelRequested{}),
-		"failed":    append(captured("")[:1], domain.ChargeCancelRequested{}, domain.ChargeFailed{}),
-		"declined":  append(captured("declined")[:2], domain.PaymentDeclined{}, domain.ChargeFailed{}),
+		"failed":    append(captured("")[:1], domain.ChargeCancelRequested{}, domain.ChargeFailed{Failure: domain.Failure{Code: domain.Canceled}}),
+		"declined":  append(captured("declined")[:2], domain.PaymentDeclined{Failure: declined}, domain.ChargeFailed{Failure: declined}),
 		"captured":  captured("captured"),
 		"refunding": captured("refunding", back("re_1", 400)),
 		"refunded":  captured("refunded", back("re_1", 400), gone("re_1", 400)),
@@ -92,8 +85,7 @@ func TestHostileAPI_isRefusedWhatIsVoid(t *testing.T) {
 		}),
 	} {
 		charge := "ch " + name
-		h.store(t, charge, history...)
-		c := domain.Fold(domain.Charge{ID: charge}, history...)
+		c := h.store(t, charge, history...)
 		for request, e := range requests {
 			data, err := json.Marshal(e)
 			testdb.Must(t, err)

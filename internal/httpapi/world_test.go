@@ -190,13 +190,9 @@ func (w *world) happen(t *testing.T, location string, decisions ...decision) {
 	t.Helper()
 	s, err := ledger.Load(t.Context(), w.db, strings.TrimPrefix(location, "/v1/charges/"))
 	testdb.Must(t, err)
-	b := &pgx.Batch{}
 	for _, decide := range decisions {
-		if s, err = ledger.Append(b, s, ledger.Cause{CausationID: "worker"}, decide(s.Charge)...); err != nil {
-			t.Fatal(err)
-		}
+		s = testdb.Appended(t, w.db, s, testdb.Cause("worker"), decide(s.Charge)...)
 	}
-	testdb.Must(t, w.db.Commit(t.Context(), b))
 }
 
 // captured accepts and captures a charge of 2000.

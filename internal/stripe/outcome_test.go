@@ -154,10 +154,6 @@ func TestErrors_carryWhatTheProviderSays(t *testing.T) {
 			answer(400, errorJSON("invalid_request_error", "resource_missing", "payment_intent", intent)),
 			stripe.Error{Kind: stripe.Rejected, StatusCode: 400, RequestID: "req_1", Why: why("resource_missing", "", "for people"), Intent: want},
 		},
-		"failure": {
-			answer(500, errorJSON("api_error", "")),
-			stripe.Error{Kind: stripe.Failed, StatusCode: 500, RequestID: "req_1", Why: why("", "", "for people")},
-		},
 		"Retry-After in seconds": limited("7", 7*time.Second), "in years": limited("99999999999", 10*time.Minute),
 		"less than nothing": limited("-5", 0), "nothing": limited("", 0),
 		"on a page of others": {
