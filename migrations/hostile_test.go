@@ -180,8 +180,9 @@ func (h hostile) forbidden(t *testing.T) []string {
 select format(sql, oid::regclass)
   from pg_class,
        unnest(case when relkind = 'S' then array['select nextval(''%s'')', 'select setval(''%s'', 1)', 'select last_value from %s']
-                   when relkind in ('r', 'p', 'v', 'm', 'f') then array['explain delete from %s', 'truncate %s', 'lock table %s in share mode',
-                        'explain merge into %s using (values (1)) v on true when matched then delete'] end) as sql
+                   when relkind in ('r', 'p', 'v', 'm', 'f')
+                   then array['explain delete from %s', 'truncate %s', 'lock table %s in share mode',
+                              'explain merge into %s using (values (1)) v on true when matched then delete'] end) as sql
  where relnamespace::regnamespace::text not in ('pg_catalog', 'information_schema', 'pg_toast')
  union all
 select 'set local ' || name || ' to default' from pg_settings where context <> 'user'`),

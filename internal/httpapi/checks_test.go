@@ -18,6 +18,7 @@ import (
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 const maxBody = 65536 // bytes
@@ -103,9 +104,8 @@ func TestLayers_refuseBeforeTheKey(t *testing.T) {
 			}
 			answer := w.send(t, a.call)
 			wantProblem(t, answer, first.problem)
-			if leads := answer.header.Get("Link") == `</openapi.yaml>; rel="describedby"`; leads != (first.problem == "/problems/idempotency-key-missing") {
-				t.Errorf("%s: Link is %q", first.problem, answer.header.Get("Link"))
-			}
+			links := map[string]string{"/problems/idempotency-key-missing": `</openapi.yaml>; rel="describedby"`}
+			testrun.Same(t, first.problem+": Link", links[first.problem], answer.header.Get("Link"))
 			stored := answer.header.Get("Idempotency-Expires") + answer.header.Get("Location")
 			if key := answer.header.Get("Idempotency-Key"); first.problem != "/problems/idempotency-key-reused" && key+stored != "" {
 				t.Errorf("%s: headers %v", first.problem, answer.header)
@@ -273,8 +273,8 @@ func TestNotFound(t *testing.T) {
 	w := serve(t)
 	charge := w.accept(t, "key-1", body()).header.Get("Location")
 	for _, path := range []string{
-		"/", "/v1/nothing", charge + "/refunds/re_1", strings.Replace(charge, "/ch_", "/CH_", 1), "/v1/charges/%00", "/v1/charges/%FF",
-		"/v1/balances/", "/v1/charges/%2e%2e/balances", "/v1/charges/a%2fevents", "/v1/charges/a%0d%0aSet-Cookie:%20a=b", "/v1/charges/" + strings.Repeat("c", 8000),
+		"/", "/v1/nothing", "/v1/balances/", "/v1/charges/%2e%2e/balances", charge + "/refunds/re_1", strings.Replace(charge, "/ch_", "/CH_", 1),
+		"/v1/charges/%00", "/v1/charges/%FF", "/v1/charges/a%2fevents", "/v1/charges/a%0d%0aSet-Cookie:%20a=b", "/v1/charges/" + strings.Repeat("c", 8000),
 	} {
 		if p := wantProblem(t, w.send(t, get(path)), "/problems/not-found"); p.Instance != path {
 			t.Errorf("instance is %q, want %q", p.Instance, path)

@@ -106,7 +106,8 @@ func TestKey_knowsItsRequest(t *testing.T) {
 			"\r\n\t" + strings.ReplaceAll(whole, ":", " :\n") + " ",
 		}},
 		{routes[0], "without members", body(), []string{
-			body(), body("items", "null", "metadata", "{}", "customer", "null"), body("items", "[]", "metadata", `{"channel":null}`, "description", "null"),
+			body(), body("items", "null", "metadata", "{}", "customer", "null"),
+			body("items", "[]", "metadata", `{"channel":null}`, "description", "null"),
 		}},
 		{routes[1], "key", `{}`, []string{"", "{ }"}},
 		{routes[2], "key", `{"amount":1,"reason":"broken"}`, []string{` {"reason":"\u0062roken","amount":1} `}},

@@ -61,12 +61,13 @@ func TestClient_reportsEachRequestToItsObserver(t *testing.T) {
 			want[call] = stripe.Answered{Status: 200, Replayed: true}
 		}
 	}
-	c, err := stripe.New(stripe.Config{SecretKey: secretKey, Base: p.URL, Observe: func(ctx context.Context, call string) func(stripe.Answered) {
+	cfg := stripe.Config{SecretKey: secretKey, Base: p.URL, Observe: func(ctx context.Context, call string) func(stripe.Answered) {
 		if ctx.Value(callers{}) == nil {
 			t.Errorf("%s is observed in another context than the caller's", call)
 		}
 		return func(a stripe.Answered) { seen[call] = a; reported++ }
-	}})
+	}}
+	c, err := stripe.New(cfg)
 	testrun.Must(t, err)
 	defer c.Close()
 
@@ -89,8 +90,11 @@ func TestClient_reportsEachRequestToItsObserver(t *testing.T) {
 		"GET /v1/payment_intents/pi_1?", "GET /v1/payment_intents?limit=100",
 		"GET /v1/refunds?limit=100", "GET /v1/refunds?limit=100&payment_intent=pi_1",
 	}, read)
-	p.Close()
-	_, _ = c.Account(ctx)
+	cfg.Base = nobody
+	away, err := stripe.New(cfg)
+	testrun.Must(t, err)
+	defer away.Close()
+	_, _ = away.Account(ctx)
 	testrun.Same(t, "a call without an answer", stripe.Answered{}, seen["GET account"])
 }
 
@@ -201,7 +205,8 @@ func TestIntents_areListedOnceAndOnlyAsNeeded(t *testing.T) {
 func TestIntents_continueWhereTheyWere(t *testing.T) {
 	t.Parallel()
 	for name, refused := range map[string]http.HandlerFunc{
-		"a refusal": answer(429, errorJSON("invalid_request_error", "rate_limit")), "a failure": answer(500, errorJSON("api_error", "")), "a cut": cut(""),
+		"a refusal": answer(429, errorJSON("invalid_request_error", "rate_limit")),
+		"a failure": answer(500, errorJSON("api_error", "")), "a cut": cut(""),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -184,10 +184,8 @@ func TestDecline_AuthenticationRequired(t *testing.T) {
 // A call that is given up returns the context's own error; a refused connection does not.
 func TestCall_returnsItsContextsError(t *testing.T) {
 	t.Parallel()
-	stalled, closed := newProvider(t, stall("")), newProvider(t, answer(200, intentJSON()))
-	unasked := newProvider(t, stall(""))
+	stalled, unasked := newProvider(t, stall("")), newProvider(t, stall(""))
 	c := newClient(t, stalled.URL, 0)
-	closed.Close()
 	for call, run := range calls(c) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 		if _, err := run(ctx); kind(err) != "context" || !errors.Is(err, context.DeadlineExceeded) {
@@ -197,7 +195,7 @@ func TestCall_returnsItsContextsError(t *testing.T) {
 		if _, err := calls(newClient(t, unasked.URL, 0))[call](ctx); kind(err) != "context" || unasked.requests() != 0 {
 			t.Errorf("%s: %v after %d requests, want none under a context that has ended", call, err, unasked.requests())
 		}
-		if _, err := calls(newClient(t, closed.URL, 0))[call](t.Context()); kind(err) != "unavailable" {
+		if _, err := calls(newClient(t, nobody, 0))[call](t.Context()); kind(err) != "unavailable" {
 			t.Errorf("%s: %v, want unavailable", call, err)
 		}
 	}

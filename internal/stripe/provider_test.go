@@ -23,7 +23,11 @@ import (
 
 func TestMain(m *testing.M) { testrun.Main(m) }
 
-const secretKey = "sk_test_neverprinted"
+const (
+	secretKey = "sk_test_neverprinted"
+	// nobody is where no server listens, nor will: the port of one that was closed may be another test's next.
+	nobody = "http://127.0.0.1:1"
+)
 
 // provider is a scripted provider: it answers every request with one handler
 // and keeps what was sent.
