@@ -8,7 +8,7 @@
 //
 // An event is a type with two methods: what it changes (apply), and when it is legal (allowedIn). Postings says what it
 // posts. Merchants are notified of a webhook event (EventType.Webhook). The api writes requests (EventType.Request); one
-// that is stored although its charge does not allow it is void, and has no effect (Charge.Voids). Operators see the
+// that is stored although it is unreadable or its charge does not allow it is void, without effect (Charge.Voids). Operators see the
 // members of an event that have a tag detail, under the name in the tag (Details).
 //
 // A step (inventory, payment, …) is one file: its events, its decisions but Fail, and one Step value in step.go's list,

@@ -64,7 +64,7 @@ func (c Charge) Cancellation(now time.Time) *Failure {
 // cancels reports whether it is the reason of a cancellation, and not of a step that failed.
 func (code FailureCode) cancels() bool { return cancellations[code] != "" }
 
-// mayFailFor reports whether a charge may fail for a reason: for that of a cancellation if it is in Deadlines, due or not.
+// mayFailFor reports whether a charge may fail for a reason: always for a step's, for a cancellation's if it is in Deadlines, due or not.
 func (c Charge) mayFailFor(code FailureCode) bool {
 	_, has := c.Deadlines()[code]
 	return has || !code.cancels()

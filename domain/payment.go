@@ -54,7 +54,7 @@ func (e PaymentStarted) allowedIn(c Charge) bool {
 
 // PaymentAttemptFailed says that the Idempotency-Key of a call is used up: the provider saved an error of its own under
 // the key (a 500, or a 5xx that it repeats), or the key belongs to a request with other parameters (400), as a program
-// of another version sends it. The next call has another key, until the last one (MaxKeys).
+// of another version sends it. The next call has another key, up to MaxKeys.
 type PaymentAttemptFailed struct {
 	Stage      Stage  `json:"stage" detail:"stage"`
 	StatusCode int    `json:"status_code" detail:"provider_status"`

@@ -11,8 +11,8 @@ import (
 	"github.com/payonce/payonce/ledger"
 )
 
-// The receivers of charges and refunds, of webhooks, and of those that a merchant has and
-// gets again.
+// The receivers of charges and refunds, of webhooks, and of webhooks that are sent again on
+// request.
 const (
 	ChargeReceiver       = "fulfillment"
 	NotificationReceiver = domain.Notification

@@ -67,8 +67,8 @@ func (p *payment) run(ctx context.Context, s ledger.Stream) ([]domain.Event, err
 }
 
 // start creates the intent and records it. What it sends follows from the merchant, the client's
-// key and the request, also in a database that has lost the charge. If the lost one sent other parameters
-// under the key, this one fails: that one may have paid, unknown to the ledger.
+// key and the request, also in a database that has lost the charge. If the lost charge sent other parameters
+// under the key, this one fails: the lost one may have paid, unknown to the ledger.
 //
 // If we die here: no intent is recorded; the next worker sends the same key and receives the same intent. If the
 // provider has forgotten the key, the first intent stays an orphan that no worker confirms. Test: TestWalk in e2e.
@@ -154,7 +154,7 @@ func (p *payment) requireAction(ctx context.Context, s ledger.Stream) ([]domain.
 // decides which was first. A recorded intent is canceled at the provider before the charge fails: the provider refuses
 // confirmations in flight. An intent that was created but not recorded is never confirmed for this charge.
 //
-// If we die here: the cancellation is recorded; the next worker cancels the intent, or finds it canceled, and commits
+// If we die here: the request or the deadline is in the stream; the next worker cancels the intent, or finds it canceled, and commits
 // the failure. Test: TestDecides/Cancel/a_holder_that_dies_between_cancel_and_commit_is_taken_over.
 func (p *payment) cancelCharge(ctx context.Context, s ledger.Stream) ([]domain.Event, error) {
 	why := *s.Charge.Cancellation(p.now)

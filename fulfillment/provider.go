@@ -52,12 +52,13 @@ func refusal(err error, message string) *domain.Failure {
 
 // callFailed decides what follows a failed call, by the Kind of its error:
 //
-//	Failed                 attempt records that the key is used up, so the next call has another one; the message waits
+//	Failed                 usedUp is the event that the key is used up, so the next call has another one; the message waits
 //	Unavailable, Blocked   the message waits (Blocked: for an operator), and the next call has the same key
 //	Declined, Rejected     the error is returned, and counts an attempt: calls with a key of ours ask refusal before
 //
-// attempt is nil for calls that carry no key of ours, and returns nil where no next key may be opened.
-func callFailed(ctx context.Context, err error, attempt func(*stripe.Error) domain.Event) ([]domain.Event, error) {
+// usedUp is nil for calls that carry no key of ours, and returns nil where no next key may be opened: after the last one,
+// or, of a refund, after other parameters.
+func callFailed(ctx context.Context, err error, usedUp func(*stripe.Error) domain.Event) ([]domain.Event, error) {
 	e, ok := errors.AsType[*stripe.Error](err)
 	switch {
 	case ctx.Err() != nil:
@@ -69,8 +70,8 @@ func callFailed(ctx context.Context, err error, attempt func(*stripe.Error) doma
 	// away do not return at one moment.
 	jitter := rand.N(e.RetryAfter/4 + 1) //nolint:gosec // jitter
 	wait := &inbox.WaitError{AtLeast: e.RetryAfter + jitter, NeedsOperator: e.Kind == stripe.Blocked, Err: err}
-	if e.Kind == stripe.Failed && attempt != nil {
-		if failed := attempt(e); failed != nil {
+	if e.Kind == stripe.Failed && usedUp != nil {
+		if failed := usedUp(e); failed != nil {
 			return []domain.Event{failed}, wait
 		}
 	}

@@ -94,7 +94,7 @@ func (r *deliveryRun) do(ctx context.Context, t task) error {
 		}
 		rival := groupcommit.Constraint(commitErr) == "inbox_one_first_per_key" // another message of the key was stored
 		if !rival && !ledger.IsConflict(commitErr) && !isOutOfStock(commitErr) {
-			return commitErr // a lock: a wait
+			return commitErr // ends the run; the inbox takes a lock for a wait
 		}
 		if t.forget != nil {
 			t.forget()

@@ -62,7 +62,7 @@ type Receiver struct {
 // Receivers are all receivers of the worker.
 func (f *Fulfillment) Receivers() []Receiver {
 	isResend := func(name string) bool { return name == TypeResend }
-	// A resend of one not received keeps its turn.
+	// An operator's resend of a webhook that was never received waits for its turn here.
 	isAboutWebhook := func(name string) bool { return domain.EventTypeNamed(name).Webhook != "" || isResend(name) }
 	// Every message of a charge reads the same stream, so a dead letter must not hide a
 	// cancellation or an event of the provider. A refund has its own key.

@@ -34,7 +34,7 @@ type Options struct {
 
 const (
 	readTimeout = 5 * time.Second        // of a read, which waits for the standby where commits do
-	rivalPause  = 100 * time.Millisecond // longer than a try of payonce's api waits for a lock: seldom does it hold a connection
+	rivalPause  = 100 * time.Millisecond // longer than a try of payonce's api waits for a lock, so a waiting request seldom holds a connection
 	maxTries    = 16                     // of one request that lost races
 )
 
@@ -59,7 +59,7 @@ func Receive(ctx context.Context, db groupcommit.DB, key Key, request Request, o
 			return Answer{}, workError{err}
 		}
 		b := &pgx.Batch{}
-		Claim(b, key, request, answer, expires) // first: a taken key refuses before any write; in a group the list decides
+		Claim(b, key, request, answer, expires) // first: a taken key refuses before any write; in a group the order of Statements decides
 		b.QueuedQueries = append(b.QueuedQueries, writes.QueuedQueries...)
 		if calls++; calls > 1 { // it may collide again and refuse its group: it has a transaction of its own
 			b.Queue(`-- idempotency.Receive

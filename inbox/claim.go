@@ -13,10 +13,10 @@ import (
 // claimDue claims the oldest messages that are first and due, at most $3, for the holder $2: it raises fence and attempts.
 // The last column says whether a message waits behind. It leaves out
 //
-//	partitions $5                   see grant.except
-//	rows that are locked            a full read of tick finds them, within about two seconds
-//	due times older than $4         none is left there (caughtUpAt) but what was committed late, which a full read finds;
-//	                                the index entries of old claims would be read
+//	partitions $5                   have 7/8 of all slots, are paused, or filled the claims before: see grant.except
+//	rows that are locked            a whole read of tick finds them, within about two seconds
+//	due times older than $4         none is left there (caughtUpAt) but what was committed late, which a whole read finds;
+//	                                without this bound, the index entries of old claims are read
 //
 // It registers the holder for the lease $6 if less than 0.7 of a lease is left, so an idle holder writes nothing.
 const claimDue = `
@@ -72,7 +72,7 @@ func (p *Processor) commitClaim(ctx context.Context, b *pgx.Batch, g grant) (cla
 		claimed, err = nil, fmt.Errorf("commit a claim for %s: %w", p.Receiver, err)
 	}
 	if mayBeMore = len(claimed) == g.slots; mayBeMore { // also where it had no slot
-		p.slots.missed.Add(1) // so the end of each wakes the loop
+		p.slots.missed.Add(1) // above the count of their claim, so the end of each wakes the loop
 	}
 	p.slots.start(ctx, g, claimed, p.process)
 	return claimed, mayBeMore, err

@@ -15,10 +15,10 @@ import (
 //
 //	the message                                         its end
 //	runs, under this holder and this fence              applies
-//	waits, and no claim has followed                    applies: a takeover, or an error, leaves it its holder and fence
+//	is pending, and no claim has followed               applies: a takeover, or an error, leaves it its holder and fence
 //	is claimed again by this holder                     is refused by the table: done_fence is below fence
 //	is another holder's or dead, has ended, or is gone  is refused by the cast: fewer rows have ended than should
-//	ends here twice, under two fences                   is refused by the cast: it has ended once, under the higher one
+//	is here twice, under two fences                     is refused by the cast: one row has ended, not two
 //
 // The id and the holder are compared too: after a failover that lost commits, another message may have the number and
 // the fence. Rows are locked first, by number, as other statements lock them.

@@ -18,7 +18,7 @@ const history = `case when jsonb_array_length(i.history) >= 16 then i.history - 
 const deathsPerAttempt = 4 // so many deaths count as much as an attempt
 
 // beat returns the places of those of its messages $4, claimed under the fences $5, that the holder has lost; a done
-// one is not. It is sent alone: a sign of life waits for no standby, and behind no commit but that of a claim that registers.
+// one is not. It is sent alone: a sign of life waits for no standby, and for no lock but that of a claim that registers.
 const (
 	beat = `
 -- inbox.beat

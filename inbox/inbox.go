@@ -57,7 +57,7 @@ type Message struct {
 	ID          string // unique for each receiver; the sender's, or derived, see Read
 	Type        string
 	OrderingKey string // messages of one key are handled one at a time; the id where empty
-	Partition   string // gets more until it has 7/8 of a processor's slots, and never all of two or more; "" is none
+	Partition   string // is claimed no more once it has 7/8 of a processor's slots; of two or more it never has all; "" is none
 
 	// Payload belongs to the id byte for byte. Another payload under a known id is a dead letter.
 	Payload  []byte
@@ -78,7 +78,7 @@ type Delivery struct {
 	row, fence     int64
 	cancel         context.CancelCauseFunc // ends the handler's context
 	behind         bool                    // a message of its key waited when it was claimed: its end wakes the loop
-	missed         int64                   // of the slots when it was claimed
+	missed         int64                   // slots.missed before its claim: if it has grown, its end wakes the loop
 	endedByHandler bool                    // by its handler's transaction
 }
 

@@ -49,7 +49,8 @@ type Options struct {
 //	the beat of Run    beat renews the registration, and ends the contexts of handlers whose messages are lost
 //
 // A claim is three calls: slots.reserve takes free slots, commitClaim commits the claim, slots.start starts a handler for
-// each message. The mutex of slots guards who has which slot, and no call of the database is made under it. In the
+// each message. The mutex of slots guards who has which slot, and no call of the database is made under it. What
+// may have left a due message unclaimed is counted as slots.missed: a handler whose claim is older wakes the loop. In the
 // database claims and repairs skip rows that are locked; ends, and pages that nudge, lock rows in the order of numbers.
 type Processor struct {
 	Options

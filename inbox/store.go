@@ -4,9 +4,9 @@ package inbox
 //
 //	(select id …) is null          probes the index once; "not exists" may be hashed over all first messages
 //	id = any (array(select …))     finds rows by their numbers; a subquery may be joined in another way
-//	key >= k and key <= k          in the order of key and id this is inbox_behind; with "=" it may be the primary key
-//	coalesce(condition, false)     is the same for columns that are not null, but takes no partial index: the condition
-//	                               is only checked, on the row as it is once it is locked
+//	key >= k and key <= k          ordered by key and id it reads inbox_behind; with "=" it may read the primary key
+//	coalesce(condition, false)     is the same where no column is null, but no partial index answers it: it is checked
+//	                               on the row as it is once locked
 //	(select max(…)), bool_or(…)    an aggregate is one value, which is joined to nothing
 const (
 	// firstOf is the number of the first message of a key k, oldestBehind that of the oldest one which waits behind it.
@@ -117,7 +117,7 @@ select (select count(*) from firsts) + count(*) filter (where new and status = '
 
 // promote makes the oldest message behind first, after each store and end, if its key has none. Of two at once,
 // inbox_one_first_per_key refuses one, whose batch is repeated. Operators, and transactions that do not see each other's
-// messages, leave keys without a first one to promoteStranded.
+// messages, leave keys without a first one to promoteStranded, once a second.
 const (
 	promote     = promoteKeys + `(values ($1::text, $2::text)) as k (receiver, ordering_key)` + keysWithoutFirst
 	promoteMany = promoteKeys + `unnest($1::text[], $2::text[]) as k (receiver, ordering_key)` + keysWithoutFirst

@@ -80,7 +80,7 @@ func Writes() []groupcommit.Statement {
 // database has an event at one of these versions, or lacks the last event of s.
 //
 // In a transaction of your own, load s before the first write, which takes the transaction id. Else version
-// n+1 may have a lower one than n, and readers in that order see it first.
+// n+1 may have a lower transaction id than n, and readers in the order of these ids see it first.
 func Append(b *pgx.Batch, s Stream, cause Cause, events ...domain.Event) (Stream, error) {
 	metadata, _ := json.Marshal(cause) // texts have no error
 	var at *time.Time
@@ -165,7 +165,7 @@ func eventID(s Stream, causation, name string) uuid.UUID {
 }
 
 // IsConflict reports whether a commit was refused because the stream is not the one that was decided on: load, fold and
-// decide again. Other guards name another charge's object: no new decision helps.
+// decide again. Other guards name another charge's object: to decide again does not help.
 //
 //   - The stream has grown: do not repeat what its new events say is done.
 //   - Another charge holds the order.

@@ -172,7 +172,7 @@ select oid::regprocedure::text
 	return done
 }
 
-// forbidden are statements that nobody decided to allow: on tables as a whole, sequences, settings that are not the
+// forbidden are statements that rights.txt does not allow: on tables as a whole, sequences, settings that are not the
 // session's own, and roles.
 func (h hostile) forbidden(t *testing.T) []string {
 	t.Helper()

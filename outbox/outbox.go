@@ -17,7 +17,7 @@
 //	what depends on a message has a greater id         its id exceeds all that its transaction has seen
 //
 // A page has its messages in the order of their ids. A message that commits after greater ids were read comes
-// with the next page, or with the next full scan, within two seconds, if 2,000 ids have passed it. Messages
+// with the next page; if 2,000 ids have passed it, with the next full scan, within two seconds. Messages
 // that depend on it may come first. No open transaction of others keeps a message from delivery.
 //
 // # Limits

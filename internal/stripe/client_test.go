@@ -90,7 +90,7 @@ func TestClient_reportsEachRequestToItsObserver(t *testing.T) {
 		"GET /v1/payment_intents/pi_1?", "GET /v1/payment_intents?limit=100",
 		"GET /v1/refunds?limit=100", "GET /v1/refunds?limit=100&payment_intent=pi_1",
 	}, read)
-	cfg.Base = nobody
+	cfg.Base = noServer
 	away, err := stripe.New(cfg)
 	testrun.Must(t, err)
 	defer away.Close()

@@ -195,7 +195,7 @@ func TestCall_returnsItsContextsError(t *testing.T) {
 		if _, err := calls(newClient(t, unasked.URL, 0))[call](ctx); kind(err) != "context" || unasked.requests() != 0 {
 			t.Errorf("%s: %v after %d requests, want none under a context that has ended", call, err, unasked.requests())
 		}
-		if _, err := calls(newClient(t, nobody, 0))[call](t.Context()); kind(err) != "unavailable" {
+		if _, err := calls(newClient(t, noServer, 0))[call](t.Context()); kind(err) != "unavailable" {
 			t.Errorf("%s: %v, want unavailable", call, err)
 		}
 	}

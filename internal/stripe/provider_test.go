@@ -25,8 +25,8 @@ func TestMain(m *testing.M) { testrun.Main(m) }
 
 const (
 	secretKey = "sk_test_neverprinted"
-	// nobody is where no server listens, nor will: the port of one that was closed may be another test's next.
-	nobody = "http://127.0.0.1:1"
+	// noServer is where no server listens and none will: the port of a closed one may be another test's next.
+	noServer = "http://127.0.0.1:1"
 )
 
 // provider is a scripted provider: it answers every request with one handler
