@@ -106,6 +106,7 @@ func (d *Demo) restart(ctx context.Context) (string, error) {
 	began := d.Now()
 	err := d.server.Restart(ctx)
 	took := d.Now().Sub(began)
+	d.db.Reset() // its sessions have ended
 	if err == nil {
 		d.restarted.Store(int64(took))
 	}
