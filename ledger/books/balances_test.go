@@ -72,7 +72,7 @@ func TestAddUp_besideTraffic(t *testing.T) {
 	db := testdb.Reused(t)
 	add := func() error { _, err := books.AddUp(t.Context(), db); return err }
 	spoil := func() error {
-		_, err := db.Pool().Exec(t.Context(), `update account_balances set debits = debits + 7 where account = 'psp_receivable:stripe:EUR'`)
+		_, err := db.Pool().Exec(t.Context(), `update account_balances set debits = debits + 7 where merchant_id = 'acme' and account = 'psp_receivable:stripe:EUR'`)
 		_, recounted := books.Recount(t.Context(), db)
 		again, repeated := books.Recount(t.Context(), db)
 		if err := errors.Join(err, recounted, repeated); err != nil || again.Different > 0 {
