@@ -95,7 +95,7 @@ func TestIdle_workersCostTheDatabaseLittle(t *testing.T) {
 	const measured = 10 * time.Second
 	const transactions = `select xact_commit + xact_rollback from pg_stat_database where datname = current_database()`
 	<-time.After(settled)
-	for range 2 { // autovacuum may run in one of them
+	for range 8 { // beside autovacuum, and where a busy machine lets connections rest until they are pinged, some have more
 		before := row[int64](t, d.tables, transactions)
 		<-time.After(measured)
 		each := float64(row[int64](t, d.tables, transactions)-before) / measured.Seconds() / workers
