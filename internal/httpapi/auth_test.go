@@ -167,8 +167,8 @@ func TestAuthentication_floodsDelayNoOtherCaller(t *testing.T) {
 		other     string // the API key of another caller
 		reads     int    // in flight with the other caller's, at most
 	}{
-		"of a key beyond its rate":  {1, []string{apiKey}, balances, 0, "/problems/rate-limited", strangerKey, 1},
-		"of a key without a rate":   {0, []string{apiKey, strangerKey}, balances, queue / 2, "/problems/unavailable", strangerKey, reading},
+		"of a key beyond its rate":  {1, []string{apiKey}, balances, 0, "/problems/rate-limited", globexKey, 1},
+		"of a key without a rate":   {0, []string{apiKey, globexKey}, balances, queue / 2, "/problems/unavailable", globexKey, reading},
 		"of unknown keys, too many": {0, []string{apiKey}, nobodys, queue / 2, "/problems/unavailable", apiKey, reading + 1},
 	} {
 		t.Run(name, func(t *testing.T) {

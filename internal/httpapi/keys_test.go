@@ -125,7 +125,7 @@ select fingerprint, request from idempotency_keys where key = $1 and operation =
 		testrun.Same(t, r.name+": the request", test.canonical, string(stored))
 		testrun.Same(t, r.name+": the fingerprint", want, fingerprint)
 		foreign := map[bool]int{true: http.StatusAccepted, false: http.StatusNotFound}[r.path == "/v1/charges"]
-		wantStatus(t, w.send(t, to(r.path, key, test.spelled[0]).as(strangerKey)), foreign)
+		wantStatus(t, w.send(t, to(r.path, key, test.spelled[0]).as(globexKey)), foreign)
 	}
 }
 
@@ -283,7 +283,7 @@ func TestKeys_listTheirUses(t *testing.T) {
 		want := []string{"POST /v1/charges/:id/cancel 202", "POST /v1/charges 202", "POST /v1/charges/:id/refunds 409"}
 		testrun.Same(t, "the uses", want, got)
 	}
-	for _, unused := range []call{get(used).as(strangerKey), get("/v1/idempotency-keys/%00"), get("/v1/idempotency-keys/" + strings.Repeat("k", 256))} {
+	for _, unused := range []call{get(used).as(globexKey), get("/v1/idempotency-keys/%00"), get("/v1/idempotency-keys/" + strings.Repeat("k", 256))} {
 		wantProblem(t, w.send(t, unused), "/problems/not-found")
 	}
 }
@@ -326,7 +326,7 @@ func TestAbandon(t *testing.T) {
 		testdb.Exec(t, w.db.Pool(), forget)
 		w.wantAbandoned(t, "given-up", "")
 		wantProblem(t, w.send(t, post("given-up", body())), "/problems/idempotency-key-expired")
-		w.accepted(t, post("given-up", body()).as(strangerKey))
+		w.accepted(t, post("given-up", body()).as(globexKey))
 	})
 	t.Run("a charge that is open is canceled, once", func(t *testing.T) {
 		w := serve(t)

@@ -45,7 +45,7 @@ func TestRateLimit(t *testing.T) {
 		wantProblem(t, w.send(t, get("/v1/balances").as("unknown")), "/problems/unauthorized")
 		wantProblem(t, w.send(t, to("/v1/webhooks/stripe", "", "{}")), "/problems/webhook-signature")
 	}
-	w.accepted(t, post("key-2", body()).as(strangerKey))
+	w.accepted(t, post("key-2", body()).as(globexKey))
 	c.pass(249 * time.Millisecond)
 	wantProblem(t, w.send(t, post("key-2", body())), limited)
 	c.pass(time.Millisecond)
@@ -80,7 +80,7 @@ func TestInFlight(t *testing.T) {
 	wantBusy(t, w.send(t, charge("5"))) // a merchant has its share and no more
 	wantProblem(t, w.send(t, get("/v1/idempotency-keys/5")), "/problems/not-found")
 
-	theirs := w.sendAll(t, charge("1").as(strangerKey), charge("2").as(strangerKey), charge("3").as(strangerKey))
+	theirs := w.sendAll(t, charge("1").as(globexKey), charge("2").as(globexKey), charge("3").as(globexKey))
 	testrun.Blocked(t, db, 6)
 	wantBusy(t, w.send(t, to("/v1/webhooks/stripe", "", "{}")))
 
@@ -98,7 +98,7 @@ func TestInFlight(t *testing.T) {
 
 	// Nothing of the refused requests is stored, and their keys work.
 	wantRows(t, db, before, ofCharges(6))
-	for _, c := range []call{charge("5"), charge("4").as(strangerKey)} {
+	for _, c := range []call{charge("5"), charge("4").as(globexKey)} {
 		w.accepted(t, c)
 	}
 }
@@ -151,7 +151,7 @@ func TestAnswers_theirBytesInFlightAreBounded(t *testing.T) {
 	w := serve(t, func(c *httpapi.Config) { c.Limits.AnswerBytes = 150_000 })
 	w.server.WriteTimeout = 5 * time.Second
 	location := w.accept(t, "key-1", large()).header.Get("Location")
-	theirs := w.accepted(t, post("key-1", large()).as(strangerKey)).header.Get("Location")
+	theirs := w.accepted(t, post("key-1", large()).as(globexKey)).header.Get("Location")
 	dial(t, w.listen(t, w.server.Handler), strings.Repeat("GET "+location+" HTTP/1.1\r\n"+mine+"\r\n", 400)) // more than the kernel keeps
 	answered := func(status int) {
 		t.Helper()
@@ -162,7 +162,7 @@ func TestAnswers_theirBytesInFlightAreBounded(t *testing.T) {
 	}
 	answered(http.StatusServiceUnavailable)
 	w.read(t, get("/v1/balances"))
-	w.read(t, get(theirs).as(strangerKey))
+	w.read(t, get(theirs).as(globexKey))
 	answered(http.StatusOK) // the client that does not read was cut off
 }
 

@@ -26,7 +26,7 @@ func TestListCharges(t *testing.T) {
 		a := w.accept(t, fmt.Sprint("key-", i), body("order_id", fmt.Sprintf("%q", order), "metadata", `{"note":"<ü & x>"}`))
 		ids = append([]string{idOf(a.header.Get("Location"))}, ids...)
 	}
-	foreign := idOf(w.accepted(t, post("key-1", body()).as(strangerKey)).header.Get("Location"))
+	foreign := idOf(w.accepted(t, post("key-1", body()).as(globexKey)).header.Get("Location"))
 	for query, want := range map[string][]string{
 		"": ids, "?order_id=&status=&limit=&starting_after=": ids, "?order_id=b%3C%26%3E": ids[1:2], "?status=pending&limit=1": ids[:1],
 		"?starting_after=" + ids[0]: ids[1:], "?status=failed": nil, "?order_id=A": nil,
@@ -110,7 +110,7 @@ func TestMerchant_doesNotSeeOthers(t *testing.T) {
 		get(charge), get(charge + "/events"), get(charge + "/refunds"), get(refund), get("/v1/idempotency-keys/acme-charge"),
 		to(charge+"/cancel", "globex-cancel", "{}"), to(charge+"/refunds", "globex-refund", `{"amount":1}`), to(charge+"/refunds", "globex-lot", `{}`),
 	} {
-		c = c.as(strangerKey).with("X-Request-Id", "the-same")
+		c = c.as(globexKey).with("X-Request-Id", "the-same")
 		nothing := c
 		nothing.path = none.Replace(c.path)
 		if key := c.header.Get("Idempotency-Key"); key != "" {
@@ -127,7 +127,7 @@ func TestMerchant_doesNotSeeOthers(t *testing.T) {
 	wantRows(t, w.db, before, map[string]int64{"idempotency_keys": 6})
 
 	for _, list := range []string{"/v1/balances", "/v1/charges", "/v1/events"} {
-		if found := data(t, w.send(t, get(list).as(strangerKey))); len(found) > 0 {
+		if found := data(t, w.send(t, get(list).as(globexKey))); len(found) > 0 {
 			t.Errorf("globex has %s: %v", list, found)
 		}
 	}
@@ -157,7 +157,7 @@ func TestEvents_areFollowed(t *testing.T) {
 	if again := w.send(t, get(after)); len(data(t, again)) > 0 {
 		t.Errorf("after the last: %s", again.body)
 	}
-	wantPointers(t, wantProblem(t, w.send(t, get(after).as(strangerKey)), "/problems/validation"), "/after")
+	wantPointers(t, wantProblem(t, w.send(t, get(after).as(globexKey)), "/problems/validation"), "/after")
 }
 
 // TestPreferWait_onACharge waits over a pool of one connection, which every other request needs too. No wait holds up a shutdown.

@@ -89,7 +89,7 @@ func TestStripeEvent(t *testing.T) {
 	t.Parallel()
 	w := serve(t, takesEvents)
 	ours, accepted := idOf(w.captured(t, "key-1")), idOf(w.accept(t, "key-2", body()).header.Get("Location"))
-	theirs := idOf(w.accepted(t, post("key-1", body()).as(strangerKey)).header.Get("Location"))
+	theirs := idOf(w.accepted(t, post("key-1", body()).as(globexKey)).header.Get("Location"))
 	w.happen(t, theirs, happens(domain.PaymentStarted{Provider: domain.Provider, PaymentIntent: "pi_" + theirs}))
 	testdb.Exec(t, w.db.Pool(), `delete from outbox`)
 	before := rows(t, w.db)

@@ -28,10 +28,10 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	apiKey      = "sk_test_of_acme_AhTqzM0wB2" // of acme, which has a webhook
-	strangerKey = "sk_test_of_globex_7uVx9cRd" // of globex, which has none
-	retention   = 24 * time.Hour
-	patience    = testrun.Stall // bounds what the HTTP client and PostgreSQL wait for
+	apiKey    = "sk_test_of_acme_AhTqzM0wB2" // of acme, which has a webhook
+	globexKey = "sk_test_of_globex_7uVx9cRd" // of globex, which has none
+	retention = 24 * time.Hour
+	patience  = testrun.Stall // bounds what the HTTP client and PostgreSQL wait for
 )
 
 // world is an API on a database of its own.
@@ -95,7 +95,7 @@ func register(tb testing.TB, db *postgres.DB) {
 	merchants.Register(b, acme, hook, nil)
 	merchants.Register(b, merchants.Merchant{ID: "globex"}, merchants.Webhook{}, nil)
 	merchants.IssueKey(b, apiKey, merchants.Grant{Merchant: "acme", Scopes: merchants.Scopes()})
-	merchants.IssueKey(b, strangerKey, merchants.Grant{Merchant: "globex", Scopes: merchants.Scopes()})
+	merchants.IssueKey(b, globexKey, merchants.Grant{Merchant: "globex", Scopes: merchants.Scopes()})
 	testdb.Must(tb, db.Commit(tb.Context(), b))
 }
 

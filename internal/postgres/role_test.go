@@ -21,9 +21,9 @@ func TestOpenAsARole(t *testing.T) {
 	o := postgres.Options{Role: "payonce_nobody", AllowPlaintext: true, AllowUnsafeDurability: true}
 	wantOpened(t, t.Context(), address, o, "the database has no role payonce_nobody: run payonce migrate")
 	o.Role = postgres.RoleAPI
-	stranger := login(t, address, "")
-	wantOpened(t, t.Context(), as(t, address, stranger), o,
-		`the database's user "`+stranger+`" may not act as payonce_api: as a superuser run: grant payonce_api to "`+stranger+`"`)
+	unrelated := login(t, address, "")
+	wantOpened(t, t.Context(), as(t, address, unrelated), o,
+		`the database's user "`+unrelated+`" may not act as payonce_api: as a superuser run: grant payonce_api to "`+unrelated+`"`)
 
 	// A user that may do more than the role is refused where that is asked for.
 	owner := login(t, address, "")

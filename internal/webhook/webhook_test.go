@@ -130,15 +130,15 @@ func TestDeliver_verifiesTheCertificate(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, nil)
 	r.StartTLS()
-	stranger := newSender(t, webhook.Config{AllowCIDRs: loopback()}, &net.Dialer{})
-	if err := stranger.Deliver(t.Context(), messageTo(r.URL)); kinds(err) != "delivery" || len(r.got()) != 0 {
+	untrusting := newSender(t, webhook.Config{AllowCIDRs: loopback()}, &net.Dialer{})
+	if err := untrusting.Deliver(t.Context(), messageTo(r.URL)); kinds(err) != "delivery" || len(r.got()) != 0 {
 		t.Errorf("unknown certificate: %v after %d deliveries, want a delivery error and none", err, len(r.got()))
 	}
-	friend := newSender(t, webhook.Config{AllowCIDRs: loopback()}, &net.Dialer{})
+	trusting := newSender(t, webhook.Config{AllowCIDRs: loopback()}, &net.Dialer{})
 	roots := x509.NewCertPool()
 	roots.AddCert(r.Certificate())
-	friend.Trust(roots)
-	if err := friend.Deliver(t.Context(), messageTo(r.URL)); err != nil || len(r.got()) != 1 {
+	trusting.Trust(roots)
+	if err := trusting.Deliver(t.Context(), messageTo(r.URL)); err != nil || len(r.got()) != 1 {
 		t.Errorf("known certificate: %v after %d deliveries, want one", err, len(r.got()))
 	}
 	z := newZone(map[string][]string{"wrong.shop.test": {"127.0.0.1"}})
