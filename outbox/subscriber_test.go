@@ -36,10 +36,10 @@ func TestSubscriber_deliversAgainFromTheFirstThatIsRefused(t *testing.T) {
 	db, log := testdb.Open(t), &testrun.Log{}
 	publish(t, db, numbered(5)...)
 	r := read(t, db.Pool(), options{Options: outbox.Options{Log: slog.New(slog.NewTextHandler(log, nil))}, config: func(c *pgxpool.Config) {
-		c.MaxConns, c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = 1, "50"
+		c.MaxConns, c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = 1, "2000"
 	}})
 	page := r.next(t, 5)
-	testdb.Exec(t, r.pool, `select pg_sleep(0.2)`)
+	testdb.Exec(t, r.pool, `select pg_sleep(2.5)`)
 	page[0].Ack()
 	page[1].Ack()
 	page[2].Nack()

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -53,9 +54,19 @@ func launch(program Program, addr string) (*life, error) {
 	l := &life{command: command, exited: make(chan struct{})}
 	go func() {
 		l.err = command.Wait()
+		_ = endLog(program.file(".log"))
 		_, _ = hold.WriteString("\n") // the error of a watcher that has ended already is EPIPE
 		_ = hold.Close()
 		close(l.exited)
 	}()
 	return l, nil
+}
+
+// endLog takes the line away that a kill has cut: the next life would go on in it.
+func endLog(path string) error {
+	log, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return os.Truncate(path, int64(bytes.LastIndexByte(log, '\n')+1))
 }
