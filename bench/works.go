@@ -110,17 +110,17 @@ func (d *deployment) check(ctx context.Context) (err error) {
 		}
 	}
 	var stored []int
-	if err = errors.Join(err, d.db.QueryRow(ctx, selectHoldings).Scan(&stored)); err != nil {
-		return err
+	if unread := d.db.QueryRow(ctx, selectHoldings).Scan(&stored); unread != nil {
+		return errors.Join(err, unread)
 	}
 	d.external.mu.Lock()
 	defer d.external.mu.Unlock()
 	captured, twice, webhooks := len(d.external.captured), d.external.twice, len(d.external.webhooks)
 	want := []int{accepted, accepted, accepted, ended, ended, eventsOfCharge * ended, postingsOfCharge * ended, ended, ended}
 	if !slices.Equal(stored, want) || captured != ended || webhooks != ended || twice > 0 {
-		return fmt.Errorf("%d charges accepted, %d ended: keys, requests, their postings, succeeded, notified, "+
+		err = errors.Join(err, fmt.Errorf("%d charges accepted, %d ended: keys, requests, their postings, succeeded, notified, "+
 			"events, postings, reserved, sold %v, want %v; the provider captured %d; the merchant received %d webhooks; "+
-			"%d captures and webhooks came once more", accepted, ended, stored, want, captured, webhooks, twice)
+			"%d captures and webhooks came once more", accepted, ended, stored, want, captured, webhooks, twice))
 	}
-	return nil
+	return err
 }

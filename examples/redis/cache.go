@@ -56,8 +56,15 @@ func New(url string, secret []byte, longest time.Duration, found func(Found)) *C
 		return redis.DialURLContext(ctx, url,
 			redis.DialConnectTimeout(patience), redis.DialReadTimeout(patience), redis.DialWriteTimeout(patience))
 	}
+	alive := func(c redis.Conn, idle time.Time) error { // Redis may have restarted during the pause
+		if time.Since(idle) < pause {
+			return nil
+		}
+		_, err := c.Do("PING")
+		return err
+	}
 	return &Cache{
-		pool:   &redis.Pool{MaxIdle: 64, MaxActive: 64, IdleTimeout: time.Minute, DialContext: dial},
+		pool:   &redis.Pool{MaxIdle: 64, MaxActive: 64, IdleTimeout: time.Minute, DialContext: dial, TestOnBorrow: alive},
 		secret: secret, longest: longest, found: found,
 		circuit: gobreaker.NewCircuitBreaker[any](gobreaker.Settings{
 			Timeout:     pause,

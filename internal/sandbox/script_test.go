@@ -105,13 +105,14 @@ func sends(send func(*script, []string) (answered, error)) func(*testscript.Test
 
 // refuses sends PARAM CODE PATH and a form twice under a key, which both are refused with this code for this parameter.
 // The key stays free.
-func (s *script) refuses(_ *testscript.TestScript, args []string) bool {
+func (s *script) refuses(ts *testscript.TestScript, args []string) bool {
 	s.t.Helper()
 	key := "Idempotency-Key=" + url.QueryEscape(strings.Join(args, " "))
 	for range 2 {
 		s.last = s.post(args[2], append(args[3:], key)...)
-		if s.last.status != http.StatusBadRequest || s.last.text("error.message") == "" || s.last.header.Get("Idempotent-Replayed") != "" ||
-			s.last.lacks("error.type=invalid_request_error", "error.param="+args[0], "error.code="+args[1]) != "" {
+		lacks := s.last.lacks("error.type=invalid_request_error", "error.param="+args[0], "error.code="+args[1])
+		ts.Logf("%s", lacks)
+		if s.last.status != http.StatusBadRequest || s.last.text("error.message") == "" || s.last.header.Get("Idempotent-Replayed") != "" || lacks != "" {
 			return false
 		}
 	}
