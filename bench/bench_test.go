@@ -67,7 +67,7 @@ func TestExternal_countsAWebhookOfWhatHadEnded(t *testing.T) {
 func TestSample_divides(t *testing.T) {
 	t.Parallel()
 	busy := newSample(window{done: 400, seconds: 2, p50: time.Millisecond}, counters{Transactions: 10}, 5)
-	rests := newSample(window{seconds: 2, used: usage{counters: counters{Flushes: 3}}}, counters{Transactions: 10}, 0)
+	rests := newSample(window{seconds: 2, counted: counters{Flushes: 3}}, counters{Transactions: 10}, 0)
 	testrun.Same(t, "lines", []string{
 		"BenchmarkCharges/by=base/in-flight=16 1 200 /s 1 p50-ms 0 p99-ms 2 transactions/op 0 flushes/op 0 WAL-B/op 0 programs-ms/op 0 PostgreSQL-ms/op",
 		"BenchmarkIdle/by=river 1 0 /s 0 p50-ms 0 p99-ms 0 transactions/op 1.5 flushes/op 0 WAL-B/op 0 programs-ms/op 0 PostgreSQL-ms/op",

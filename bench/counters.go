@@ -60,32 +60,16 @@ func (d *deployment) counted(ctx context.Context) (counters, error) {
 	return d.readCounters(ctx)
 }
 
-// usage is the processor time of the programs and of the server, zero on a system without /proc. The counters
-// are read only while the programs rest.
-type usage struct {
-	programs, database time.Duration
-	counters
-}
+// usage is the processor time of the programs and of the server, zero on a system without /proc.
+type usage struct{ programs, database time.Duration }
 
-func (u usage) minus(v usage) usage {
-	return usage{u.programs - v.programs, u.database - v.database, u.counters.minus(v.counters)}
-}
-
-// used reads what the programs and the server have used since they were started. The counters are read
-// outside the window that begins or ends, since reading them needs processor time.
-func (d *deployment) used(ctx context.Context, begins bool) (u usage, err error) {
-	rests := d.inFlight == 0
-	if rests && begins {
-		u.counters, err = d.readCounters(ctx)
-	}
+// used reads what the programs and the server have used since they were started.
+func (d *deployment) used() (u usage) {
 	for _, p := range d.Processes() {
 		u.programs += own(p.PID())
 	}
 	u.database = family(d.postmaster)
-	if rests && !begins {
-		u.counters, err = d.readCounters(ctx)
-	}
-	return u, err
+	return u
 }
 
 // tick is the unit of /proc, which is the same on all systems that have one.

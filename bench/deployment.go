@@ -74,7 +74,7 @@ func (b *bench) measureOne(ctx context.Context, s setting) (taken sample, err er
 	if err != nil {
 		return taken, err
 	}
-	return newSample(seen, after.minus(counted), d.ended()), w.check(ctx, d)
+	return newSample(seen, after.minus(counted), d.ended()), d.check(ctx)
 }
 
 // articles is how many the merchant sells. A charge takes one of one.

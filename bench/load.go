@@ -27,6 +27,7 @@ type window struct {
 	seconds  float64
 	p50, p99 time.Duration
 	used     usage
+	counted  counters // of which only those at rest are exact: a busy session reports late
 }
 
 // newID returns ids in the order of time, as real ones are.
@@ -72,13 +73,15 @@ func (d *deployment) drive(ctx context.Context, send func(id string) error) (w w
 		})
 	}
 	err = harness.Wait(sending, d.warm)
-	before, unread := d.used(ctx, true)
-	began, first := time.Now(), d.ended()
+	counted, unread := d.readCounters(ctx) // outside the window, since this needs processor time
+	used, began, first := d.used(), time.Now(), d.ended()
 	err = errors.Join(err, unread, harness.Wait(sending, d.measured))
 	last := d.ended()
 	w.seconds = time.Since(began).Seconds()
-	after, unread := d.used(ctx, false)
-	w.used = after.minus(before)
+	now := d.used()
+	w.used = usage{now.programs - used.programs, now.database - used.database}
+	w.counted, unread = d.readCounters(ctx)
+	w.counted = w.counted.minus(counted)
 	stop()
 	if err := errors.Join(all.Wait(), err, unread); err != nil {
 		return w, err

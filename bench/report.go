@@ -26,7 +26,7 @@ func newSample(w window, c counters, total int) sample {
 	done, all := float64(w.done), float64(total)
 	s := sample{p50: 1000 * w.p50.Seconds(), p99: 1000 * w.p99.Seconds()}
 	if total == 0 { // at rest
-		c, done, all = w.used.counters, w.seconds, w.seconds
+		c, done, all = w.counted, w.seconds, w.seconds
 	} else {
 		s.perSecond = done / w.seconds
 	}

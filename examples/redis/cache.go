@@ -11,12 +11,12 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
+	"github.com/sony/gobreaker/v2"
 )
 
 const (
@@ -25,9 +25,6 @@ const (
 )
 
 var patience = 50 * time.Millisecond // of each dial, write and read
-
-// errPaused is returned in place of a command while Redis is not asked.
-var errPaused = errors.New("redis failed less than a second ago")
 
 // Read is the type of idempotency.Options.Read.
 type Read = func(ctx context.Context, q groupcommit.Querier, key idempotency.Key) (idempotency.KeyState, error)
@@ -48,7 +45,7 @@ type Cache struct {
 	secret  []byte
 	longest time.Duration
 	found   func(Found)
-	paused  chan struct{} // holds one while Redis is not asked
+	circuit *gobreaker.CircuitBreaker[any] // open while Redis is not asked
 }
 
 // New makes a cache at a redis:// or rediss:// URL. It connects when it is first asked. secret has
@@ -59,9 +56,21 @@ func New(url string, secret []byte, longest time.Duration, found func(Found)) *C
 		return redis.DialURLContext(ctx, url,
 			redis.DialConnectTimeout(patience), redis.DialReadTimeout(patience), redis.DialWriteTimeout(patience))
 	}
+	alive := func(c redis.Conn, idle time.Time) error { // Redis may have restarted during the pause
+		if time.Since(idle) < pause {
+			return nil
+		}
+		_, err := c.Do("PING")
+		return err
+	}
 	return &Cache{
-		pool:   &redis.Pool{MaxIdle: 64, MaxActive: 64, IdleTimeout: time.Minute, DialContext: dial},
-		secret: secret, longest: longest, found: found, paused: make(chan struct{}, 1),
+		pool:   &redis.Pool{MaxIdle: 64, MaxActive: 64, IdleTimeout: time.Minute, DialContext: dial, TestOnBorrow: alive},
+		secret: secret, longest: longest, found: found,
+		circuit: gobreaker.NewCircuitBreaker[any](gobreaker.Settings{
+			Timeout:     pause,
+			ReadyToTrip: func(gobreaker.Counts) bool { return true },
+			IsExcluded:  func(err error) bool { return errors.Is(err, errCallerEnded) },
+		}),
 	}
 }
 
@@ -116,28 +125,22 @@ func (c *Cache) keep(ctx context.Context, name string, seal cipher.AEAD, state i
 	}
 }
 
-// do sends a command. After a failure Redis is not asked for a second.
+// errCallerEnded says nothing about Redis.
+var errCallerEnded = errors.New("the caller does not wait for Redis")
+
+// do sends a command. After a failure Redis is not asked for a second, and then by one caller.
 func (c *Cache) do(ctx context.Context, command string, args ...any) (any, error) {
-	if len(c.paused) > 0 {
-		return nil, errPaused
-	}
-	conn, err := c.pool.GetContext(ctx)
-	if err == nil {
-		var reply any
-		reply, err = conn.Do(command, args...)
-		_ = conn.Close() // it returns to the pool
+	return c.circuit.Execute(func() (reply any, err error) {
+		conn, err := c.pool.GetContext(ctx)
 		if err == nil {
-			return reply, nil
+			reply, err = conn.Do(command, args...)
+			_ = conn.Close() // it returns to the pool
 		}
-	}
-	if ctx.Err() == nil {
-		select {
-		case c.paused <- struct{}{}:
-			time.AfterFunc(pause, func() { <-c.paused })
-		default:
+		if err != nil && ctx.Err() != nil {
+			err = errCallerEnded
 		}
-	}
-	return nil, fmt.Errorf("redis: %w", err)
+		return reply, err
+	})
 }
 
 // entry returns the name of a key's entry, from which the key cannot be read, and its cipher.

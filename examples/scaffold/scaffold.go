@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/payonce/payonce/internal/postgres/local"
+	"github.com/payonce/payonce/internal/robustness/harness"
 )
 
 const limit = 2 * time.Minute // of an example
@@ -112,14 +112,8 @@ func Post(ctx context.Context, url, body string, header map[string]string) Answe
 			r.Header.Set(name, value)
 		}
 	}
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return Answer{Err: err}
-	}
-	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(response.Body)
-	replayed := response.Header.Get("Idempotent-Replayed") == "true"
-	return Answer{response.StatusCode, response.Header.Get("Content-Type"), string(text), replayed, err}
+	a, err := harness.Exchange(http.DefaultClient, r)
+	return Answer{a.Status, a.Header.Get("Content-Type"), string(a.Body), a.Header.Get("Idempotent-Replayed") == "true", err}
 }
 
 // PostOrder sends an order to a shop once, under a key; empty means none.

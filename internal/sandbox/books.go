@@ -168,9 +168,6 @@ func (s *Sandbox) getBooks(*call) any {
 		}
 		return r.pick("payment_intent amount", object{"reference": cmp.Or(r.named("refund_id"), r.text("id"))})
 	})
-	list("disputes", "dispute", func(d object) object {
-		return d.pick("payment_intent amount status", object{"reference": d["id"]})
-	})
 	list("notifications", "notification", func(n object) object {
 		return n.pick("webhook_id reference type deliveries effects", object{})
 	})

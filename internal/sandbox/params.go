@@ -98,13 +98,13 @@ const (
 func (b *books) usable(method, customer string) *refusal {
 	const param = "payment_method"
 	name, saved := strings.CutPrefix(method, savedMethod)
-	once := strings.HasPrefix(method, onceMethod)
+	used := func(id string) bool { return b.objects[id]["payment_method"] == method }
 	switch owner := anyCustomer + name; {
 	case saved && customer == "":
 		return invalid("parameter_missing", param, "%s belongs to the Customer %s. Please include the Customer.", method, owner)
 	case saved && customer != owner:
 		return invalid("", param, "%s does not belong to the Customer %s. Please use it with its own.", method, customer)
-	case once && slices.ContainsFunc(b.ids["charge"], func(id string) bool { return b.objects[id]["payment_method"] == method }):
+	case strings.HasPrefix(method, onceMethod) && slices.ContainsFunc(b.ids["charge"], used):
 		return invalid("", param, "%s was previously used without a Customer. It may not be used again.", method)
 	}
 	return nil

@@ -87,24 +87,18 @@ func (s *Sandbox) attempt(c *call, i object) any {
 		"metadata": i["metadata"], "payment_intent": i["id"], "payment_method": i["payment_method"], "status": "pending",
 	})
 	i["latest_charge"], i["last_payment_error"], i["next_action"] = ch["id"], nil, nil
-	o, token := stripe.Methods[i.text("payment_method")]
-	if !token {
-		o.Status = statusSucceeded // of the methods that customers have saved
-	}
+	o := stripe.Methods[i.text("payment_method")] // zero for a method that is no test token
 	back := c.params.Get("return_url")
 	if o.Code == "" || o.Status != "" && back != "" {
 		if o.Status == statusRequiresAction {
 			page := "http://" + c.Host + "/authenticate/" + i.text("id")
 			i["next_action"] = object{"type": "redirect_to_url", "redirect_to_url": object{"url": page, "return_url": back}}
 		}
-		s.become(c, i, ch, o.Status)
+		s.become(c, i, ch, cmp.Or(o.Status, statusSucceeded))
 		return i
 	}
 	failure := refuse(http.StatusPaymentRequired, o.Code, "", "%s", o.Message)
 	failure.object["decline_code"], failure.object["charge"] = o.Decline, ch["id"]
-	method := maps.Clone(stripe.Objects["payment_method"])
-	method["id"] = i["payment_method"]
-	failure.object["payment_method"] = method
 	i["last_payment_error"] = maps.Clone(failure.object)
 	s.become(c, i, ch, statusRequiresMethod)
 	failure.object["payment_intent"] = i.shown()

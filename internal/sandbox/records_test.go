@@ -20,9 +20,9 @@ func TestJournal_survivesAKill(t *testing.T) {
 	r.setDown(true)
 	o.File = filepath.Join(t.TempDir(), "records")
 	f := start(t, o)
-	f.post("/v1/refunds", "payment_intent="+f.captured(), "amount=400").want(t, http.StatusOK, nil)
-	f.post(confirmation(f.create("pm_card_chargeDeclined"))).want(t, http.StatusPaymentRequired, nil)
-	f.control(http.MethodPost, "/dispute", `{"payment_intent":"`+f.captured()+`","outcome":"lost"}`).want(t, http.StatusOK, nil)
+	f.post("/v1/refunds", "payment_intent="+f.captured(), "amount=400").want(t, http.StatusOK)
+	f.post(confirmation(f.create("pm_card_chargeDeclined"))).want(t, http.StatusPaymentRequired)
+	f.control(http.MethodPost, "/dispute", `{"payment_intent":"`+f.captured()+`","outcome":"lost"}`).want(t, http.StatusOK)
 	f.must(f.notify(shopSecret, "msg_1", notice("ch_1")))
 	first := f.post(intents, eur("700", key)...)
 
@@ -117,7 +117,7 @@ func TestIdempotencyKey_inFlight(t *testing.T) {
 		case http.StatusOK:
 			payments[a.text("id")] = true
 		default:
-			a.want(t, http.StatusConflict, members{"error.type": "idempotency_error", "error.code": "idempotency_key_in_use"})
+			a.want(t, http.StatusConflict, "error.type=idempotency_error", "error.code=idempotency_key_in_use")
 		}
 	}
 	if b := f.books(); len(payments) != 1 || len(b.Captures) != 1 || b.Requests != rivals {

@@ -155,7 +155,11 @@ func (s *Sandbox) routes() http.Handler {
 		mux.HandleFunc(pattern, s.control(run))
 	}
 	mux.HandleFunc("POST /duplicate-webhooks", s.duplicateWebhooks)
-	mux.HandleFunc("POST /shop/webhooks", s.receive)
+	mux.HandleFunc("POST /shop/webhooks", func(w http.ResponseWriter, r *http.Request) {
+		c := read(r)
+		s.arrive(c)
+		s.serve(w, c, s.notify)
+	})
 	return mux
 }
 

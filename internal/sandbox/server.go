@@ -108,12 +108,13 @@ func (s *Sandbox) provider(parameters string, run endpoint) http.HandlerFunc {
 	}
 }
 
-// arrive draws a call's fault and counts the call, whatever becomes of it.
+// arrive draws a call's fault, and counts a call of the provider, whatever becomes of it.
 func (s *Sandbox) arrive(c *call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c.fault = s.draw()
-	s.books.record(s.books.counted("requests"))
+	if c.fault = s.draw(); c.id != "" {
+		s.books.record(s.books.counted("requests"))
+	}
 }
 
 // readForm reads the secret key, which protects nothing, and the parameters. A refused request has no
@@ -230,18 +231,15 @@ func (e *refusal) keep() *refusal {
 
 const typeIdempotency = "idempotency_error"
 
-// refuse makes an error. Its type follows from the status.
+// errorTypes are the types of errors by their statuses. Other statuses are those of invalid requests.
+var errorTypes = map[int]string{
+	http.StatusPaymentRequired: "card_error", http.StatusConflict: typeIdempotency,
+	http.StatusInternalServerError: "api_error", http.StatusServiceUnavailable: "api_error",
+}
+
 func refuse(status int, code, param, message string, args ...any) *refusal {
-	e := &refusal{object: object{"type": "invalid_request_error"}, status: status}
+	e := &refusal{object: object{"type": cmp.Or(errorTypes[status], "invalid_request_error")}, status: status}
 	e.object["message"] = fmt.Sprintf(message, args...)
-	switch {
-	case status == http.StatusPaymentRequired:
-		e.object["type"] = "card_error"
-	case status == http.StatusConflict:
-		e.object["type"] = typeIdempotency
-	case status >= http.StatusInternalServerError:
-		e.object["type"] = "api_error"
-	}
 	if param != "" {
 		e.object["param"] = param
 	}

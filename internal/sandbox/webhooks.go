@@ -151,20 +151,11 @@ func (s *Sandbox) duplicateWebhooks(w http.ResponseWriter, r *http.Request) {
 	reply(w, object{"events": len(before), "sent": sent, "delivered": delivered.Load()})
 }
 
-// receive serves the merchant's webhook receiver, which meets the faults too.
-func (s *Sandbox) receive(w http.ResponseWriter, r *http.Request) {
-	c := read(r)
-	s.mu.Lock()
-	c.fault = s.draw()
-	s.mu.Unlock()
-	if c.fault.ShopDown {
-		c.refusal = refuse(http.StatusServiceUnavailable, "", "", "The shop is down (shop_down).")
-	}
-	s.serve(w, c, s.notify)
-}
-
 // notify receives a webhook as Standard Webhooks advises: verify, dedupe by webhook-id, take effect, answer.
 func (s *Sandbox) notify(c *call) any {
+	if c.fault.ShopDown {
+		return refuse(http.StatusServiceUnavailable, "", "", "The shop is down (shop_down).")
+	}
 	if s.shop == nil {
 		return refuse(http.StatusServiceUnavailable, "", "", "SHOP_WEBHOOK_SECRET is not set.")
 	}
