@@ -39,13 +39,13 @@ func encoded(text []byte, m pgproto3.Message) []byte {
 }
 
 // serve runs the connection until one end is closed or it is cut.
-func (c *conn) serve(ctx context.Context, to *route) {
+func (c *conn) serve(ctx context.Context) {
 	backend := pgproto3.NewBackend(c.client, c.client)
 	first, err := backend.ReceiveStartupMessage()
 	if err != nil {
 		return
 	}
-	if c.server, err = c.proxy.dial(ctx, to); err != nil {
+	if c.server, err = c.proxy.dial(ctx); err != nil {
 		return
 	}
 	defer c.proxy.drop(c.server)

@@ -16,7 +16,7 @@
 // The package does not see what the victim does between two round trips. Connections are
 // plain text: a client that asks for TLS is cut off. A server must not ask for a password, and a
 // client must not ask for a part of an answer (Flush), copy rows in, nor call functions by the
-// protocol's own message. A link, which has no hook, has none of these limits.
+// protocol's own message.
 //
 // No library cuts PostgreSQL's protocol at a named statement. Tests of many packages need it, and harness
 // starts programs alone.
