@@ -2,7 +2,6 @@ package failpoint
 
 import (
 	"context"
-	"io"
 	"maps"
 	"net"
 	"slices"
@@ -49,14 +48,9 @@ func (c *conn) serve(ctx context.Context) {
 		return
 	}
 	defer c.proxy.drop(c.server)
-	switch first := first.(type) {
-	case *pgproto3.CancelRequest:
-		if c.toServer(encoded(nil, first)) {
-			_, _ = io.Copy(io.Discard, c.server) // the server closes the connection when it has read the request
-		}
-	case *pgproto3.StartupMessage:
-		c.session(backend, first)
-	} // a client that asks for encryption is cut off
+	if startup, plain := first.(*pgproto3.StartupMessage); plain {
+		c.session(backend, startup)
+	}
 }
 
 // session runs the round trips of a session.
