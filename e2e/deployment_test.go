@@ -98,7 +98,7 @@ func deploy(t *testing.T, s setup) *deployment {
 func (d *deployment) startWorkers(t *testing.T) {
 	t.Helper()
 	var err error
-	d.Workers, err = d.StartWorkers(bounded(t), "worker", d.workers)
+	d.Workers, err = d.StartAll(bounded(t), "worker", d.Worker, d.workers, d.WorkerEnv)
 	must(t, err)
 }
 

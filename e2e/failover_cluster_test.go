@@ -105,8 +105,8 @@ func (c *cluster) follow(t *testing.T) {
 	testrun.Row(t, c.primary.admin, `select exists (select from pg_stat_replication where sync_state = $1 and replay_lsn >= pg_current_wal_lsn())`, state)
 }
 
-// deafen keeps from the standby what is committed from now on.
-func (c *cluster) deafen(t *testing.T) {
+// stopReplication ends it: the standby lacks what is committed from now on.
+func (c *cluster) stopReplication(t *testing.T) {
 	t.Helper()
 	c.standby.set(t, "primary_conninfo", "")
 	testrun.Row(t, c.primary.admin, `select not exists (select from pg_stat_replication)`)

@@ -51,7 +51,7 @@ func TestFailover_losesNoChargeThatASynchronousStandbyHas(t *testing.T) {
 						c.follow(t)
 					}
 					if !c.synchronous {
-						c.deafen(t)
+						c.stopReplication(t)
 						w.acceptsMore(t, 10)
 					}
 				}, func() { faults[fault](t, c); c.promote(t) })

@@ -116,7 +116,7 @@ func TestUpgrade_oldAndNewProgramsWorkSideBySide(t *testing.T) {
 	d := deploy(t, setup{apis: 1, workers: 1})
 	next := nextVersion(t)
 
-	if _, err := d.Start(bounded(t), "early-worker", next.Worker, d.WorkerEnv(d.provider)); err == nil || !strings.Contains(err.Error(), "lacks a migration") {
+	if _, err := d.Start(bounded(t), "early-worker", next.Worker, d.WorkerEnv()); err == nil || !strings.Contains(err.Error(), "lacks a migration") {
 		t.Fatalf("a new worker starts on the old schema: %v", err)
 	}
 	f := d.flowing(t, 30, 8, visa)
@@ -129,9 +129,9 @@ func TestUpgrade_oldAndNewProgramsWorkSideBySide(t *testing.T) {
 	d.flowing(t, 10, 4, visa).finish(t, d) // by the old programs, on the new schema
 
 	d.Binaries = next
-	apis, err := d.StartAPIs(bounded(t), "new-api", 1)
+	apis, err := d.StartAll(bounded(t), "new-api", d.API, 1, d.APIEnv)
 	must(t, err)
-	workers, err := d.StartWorkers(bounded(t), "new-worker", 1)
+	workers, err := d.StartAll(bounded(t), "new-worker", d.Worker, 1, d.WorkerEnv)
 	must(t, err)
 	oldAPI, oldWorker := d.APIs[0], d.Workers[0]
 	d.APIs, d.Workers = append(d.APIs, apis...), append(d.Workers, workers...)
@@ -253,7 +253,7 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	d.tables.Close()
 	d.tables, err = pgxpool.New(t.Context(), d.Service)
 	must(t, err)
-	for path, env := range map[string]map[string]string{d.API: d.APIEnv(), d.Worker: d.WorkerEnv(d.provider)} {
+	for path, env := range map[string]map[string]string{d.API: d.APIEnv(), d.Worker: d.WorkerEnv()} {
 		name := filepath.Base(path)
 		if _, err := d.Start(bounded(t), name+"-restored", path, env); err == nil || !strings.Contains(err.Error(), "payonce outbox repair") {
 			t.Errorf("the %s starts on what was restored: %v", name, err)
@@ -265,7 +265,7 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 		t.Errorf("the audit does not name %s and %s: %v\n%s", reference, kept, err, out)
 	}
 
-	d.APIs, err = d.StartAPIs(bounded(t), "api", 1)
+	d.APIs, err = d.StartAll(bounded(t), "api", d.API, 1, d.APIEnv)
 	must(t, err)
 	d.client = newClient(d.Client())
 	d.startWorkers(t)

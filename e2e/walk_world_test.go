@@ -80,8 +80,8 @@ func (w *walker) newTestbed(ctx context.Context) (p *testbed, err error) {
 // workerSettings let a run wait tenths of a second for what it breaks. The lease is
 // the shortest that the worker takes.
 func (p *testbed) workerSettings(database, provider string) map[string]string {
-	env := p.WorkerEnv(provider)
-	env["DATABASE_URL"], env["WORKER_CONCURRENCY"] = database, "1"
+	env := p.WorkerEnv()
+	env["DATABASE_URL"], env["STRIPE_API_BASE"], env["WORKER_CONCURRENCY"] = database, provider, "1"
 	env["LEASE"], env["BACKOFF_BASE"], env["BACKOFF_CAP"], env["ACTION_TIMEOUT"] = "500ms", "20ms", "200ms", "500ms"
 	env["AUDIT_INTERVAL"] = "0" // its time is no point of a walk
 	return env
