@@ -88,8 +88,8 @@ func visit(t *testing.T, page string) (body string) {
 }
 
 // TestDemo_leavesNothing kills a demo while charges flow, and interrupts another one and a guard lab, which is no
-// success. One demo ends by itself, as the README's first command does, and so does the lab that removes each guard: exactly
-// the checks that its entry names are violated, and with all guards none is.
+// success. One demo runs to its end, as the README's first command does, and so does the lab that removes each guard:
+// exactly the checks that its entry names are violated, and with all guards none is.
 func TestDemo_leavesNothing(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
@@ -101,7 +101,7 @@ func TestDemo_leavesNothing(t *testing.T) {
 		"killed":                     {syscall.SIGKILL, `(charges ended)`, "", nil},
 		"interrupted":                {syscall.SIGINT, `(charges ended)`, "", nil},
 		"a guard lab, interrupted":   {syscall.SIGINT, `^(without) `, "", []string{"--break", "idempotency_keys_once"}},
-		"it ends by itself":          {0, `(charges ended)`, "every promise held", []string{"--charges", "30"}},
+		"it runs to its end":         {0, `(charges ended)`, "every promise held", []string{"--charges", "30"}},
 		"the lab removes each guard": {0, `^(without) `, "\n  violated   ", []string{"--break", "all"}},
 	} {
 		t.Run(name, func(t *testing.T) {
