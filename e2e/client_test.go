@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/payonce/payonce/internal/robustness/harness"
@@ -256,7 +256,6 @@ func refundRequest(chargeID string, amount int64) request {
 // until it is answered.
 type flow struct {
 	requests []request
-	answered atomic.Int64
 	all      sync.WaitGroup
 }
 
@@ -281,7 +280,6 @@ func (d *deployment) flowing(t *testing.T, n, clients int, methods ...string) *f
 		f.all.Go(func() {
 			for r := range work {
 				got, err := d.client.insist(ctx, r)
-				f.answered.Add(1)
 				if err != nil || got.Status != http.StatusAccepted {
 					t.Errorf("%s was answered %d %s, %v", r.Key, got.Status, got.Body, err)
 				}
@@ -291,11 +289,12 @@ func (d *deployment) flowing(t *testing.T, n, clients int, methods ...string) *f
 	return f
 }
 
-// awaitAnswered waits until so many charges were answered.
-func (f *flow) awaitAnswered(t *testing.T, n int) {
+// accepts waits until so many charges and refunds are accepted in all.
+func (d *deployment) accepts(t *testing.T, n int) {
 	t.Helper()
-	testrun.True(t, fmt.Sprintf("%d of %d charges are answered", n, len(f.requests)), func() bool {
-		return f.answered.Load() >= int64(n)
+	testrun.Progress(t, fmt.Sprintf("%d charges are accepted", n), func() (string, bool) {
+		got := d.client.count()
+		return strconv.Itoa(got), got >= n
 	})
 }
 

@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"os"
@@ -43,7 +42,7 @@ func TestDemo(t *testing.T) {
 		variables["CHARGE"] = strings.TrimPrefix(got.Header.Get("Location"), "/v1/charges/")
 	}
 	lab := s.says(t, `^console: (\S+)$`) + "/lab"
-	actions := regexp.MustCompile(`name="action" value="(.*?)"`).FindAllStringSubmatch(visit(t, lab, ""), -1)
+	actions := regexp.MustCompile(`name="action" value="(.*?)"`).FindAllStringSubmatch(visit(t, lab), -1)
 	outages, before := 0, ""
 	for _, action := range actions {
 		if strings.Contains(action[1], "provider") {
@@ -51,8 +50,12 @@ func TestDemo(t *testing.T) {
 				continue
 			}
 		}
-		visit(t, lab, "action="+action[1])
-		did := regexp.MustCompile(`(?s)<ul class="did">.*?</li>`).FindString(visit(t, lab, ""))
+		do, err := http.NewRequestWithContext(t.Context(), http.MethodPost, lab, strings.NewReader("action="+action[1]))
+		must(t, err)
+		do.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		_, err = harness.Exchange(http.DefaultClient, do)
+		must(t, err)
+		did := regexp.MustCompile(`(?s)<ul class="did">.*?</li>`).FindString(visit(t, lab))
 		if did == before || strings.Contains(did, "failed") {
 			t.Errorf("%s: %s", action[1], did)
 		}
@@ -62,7 +65,7 @@ func TestDemo(t *testing.T) {
 		"DATABASE_URL":      s.says(t, `^  database +(\S+)$`),
 		"STRIPE_SECRET_KEY": "sk_test_demo", "STRIPE_API_BASE": s.says(t, `^  sandbox +(\S+)$`),
 	}
-	audit, err := harness.ReadAudit(harness.Run(t.Context(), env, binaries(t).Payonce, "audit", "--json"))
+	audit, err := harness.ReadAudit(harness.Run(t.Context(), env, made(t, programs).Payonce, "audit", "--json"))
 	if err != nil || !audit.OK || len(commands) < 2 || len(actions) != 9 || outages != 4 {
 		t.Errorf("%d commands, %d actions, %d outages; the audit finds %s, %v", len(commands), len(actions), outages, audit.Violated(), err)
 	}
@@ -74,93 +77,56 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// visit sends a form to a page of the console, unless it is empty, or waits until the page is there and returns it.
-func visit(t *testing.T, page, form string) (body string) {
+// visit waits until a page of the console is there, and returns it.
+func visit(t *testing.T, page string) (body string) {
 	t.Helper()
-	method := map[bool]string{true: http.MethodGet, false: http.MethodPost}[form == ""]
-	testrun.Progress(t, "the console shows "+page, func() (string, bool) {
-		r, err := http.NewRequestWithContext(t.Context(), method, page, strings.NewReader(form))
-		must(t, err)
-		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		got, err := harness.Exchange(http.DefaultClient, r)
-		body = string(got.Body)
-		return body, err == nil && (got.Status == http.StatusOK || form != "")
+	testrun.True(t, "the console shows "+page, func() bool {
+		body = fetch(t, page)
+		return body != ""
 	})
 	return body
 }
 
-// TestDemo_endsByItself runs the demo as the README's first command does.
-func TestDemo_endsByItself(t *testing.T) {
-	t.Parallel()
-	startsWithEvery(t, "TestDemo runs the demo until it is interrupted")
-	s := newStage(t)
-	if stdout, err := s.demo(t, "--charges", "30").Output(); err != nil || !bytes.Contains(stdout, []byte("every promise held")) {
-		t.Errorf("the demo ended with %v, printed %s and said\n%s", err, stdout, s.said(t))
-	}
-	s.mustBeEmpty(t)
-}
-
-// TestDemo_endedHalfWay_leavesNothing kills a demo while charges flow, and interrupts another one and a guard lab, which
-// is no success.
-func TestDemo_endedHalfWay_leavesNothing(t *testing.T) {
+// TestDemo_leavesNothing kills a demo while charges flow, and interrupts another one and a guard lab, which is no
+// success. One demo runs to its end, as the README's first command does, and so does the lab that removes each guard:
+// exactly the checks that its entry names are violated, and with all guards none is.
+func TestDemo_leavesNothing(t *testing.T) {
 	t.Parallel()
 	startsPrograms(t)
-	for i, half := range []struct {
-		signal syscall.Signal
-		says   string
-		args   []string
+	for name, test := range map[string]struct {
+		signal       syscall.Signal // none where 0
+		says, prints string
+		args         []string
 	}{
-		{syscall.SIGKILL, `(charges ended)`, nil},
-		{syscall.SIGINT, `(charges ended)`, nil},
-		{syscall.SIGINT, `^(without) `, []string{"--break", "idempotency_keys_once"}},
+		"killed":                     {syscall.SIGKILL, `(charges ended)`, "", nil},
+		"interrupted":                {syscall.SIGINT, `(charges ended)`, "", nil},
+		"a guard lab, interrupted":   {syscall.SIGINT, `^(without) `, "", []string{"--break", "idempotency_keys_once"}},
+		"it runs to its end":         {0, `(charges ended)`, "every promise held", []string{"--charges", "30"}},
+		"the lab removes each guard": {0, `^(without) `, `"as_expected": true`, []string{"--break", "all", "--json"}},
 	} {
-		if i > 0 && !*every {
-			t.Log("not run: the interrupted ones (-every)")
-			break
-		}
-		s := newStage(t)
-		command := s.demo(t, half.args...)
-		must(t, command.Start())
-		s.says(t, half.says)
-		if running := s.running(t); len(running) < 6 {
-			t.Errorf("half-way there run but %q", running)
-		}
-		must(t, command.Process.Signal(half.signal))
-		s.mustBeEmpty(t)
-		if command.Wait() == nil {
-			t.Errorf("a demo %s that got %s ended with 0", half.args, half.signal)
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if test.signal != syscall.SIGKILL {
+				startsWithEvery(t, "a demo that is killed has the most to leave")
+			}
+			s := newStage(t)
+			command := s.demo(t, test.args...)
+			var report bytes.Buffer
+			command.Stdout = &report
+			must(t, command.Start())
+			s.says(t, test.says)
+			if running := s.running(t); len(running) < 6 {
+				t.Errorf("half-way there run but %q", running)
+			}
+			if test.signal != 0 {
+				must(t, command.Process.Signal(test.signal))
+			}
+			s.mustBeEmpty(t)
+			if err := command.Wait(); (err == nil) != (test.signal == 0) || !strings.Contains(report.String(), test.prints) {
+				t.Errorf("it ended with %v, printed %s and said\n%s", err, &report, s.said(t))
+			}
+		})
 	}
-}
-
-// TestGuards removes each guard of the lab from a payonce of its own: exactly the checks that its entry names are
-// violated, and with all guards none is.
-func TestGuards(t *testing.T) {
-	t.Parallel()
-	startsWithEvery(t, "it removes each guard of the lab from a payonce of its own")
-	s := newStage(t)
-	stdout, err := s.demo(t, "--break", "all", "--json").Output()
-	if err != nil { // also where other checks are violated
-		t.Errorf("the lab ended with %v and said\n%s", err, s.said(t))
-	}
-	var report struct {
-		Guards []struct {
-			Violated []json.RawMessage
-		}
-	}
-	if err := json.Unmarshal(stdout, &report); err != nil {
-		t.Fatalf("the lab printed %v: %s", err, stdout)
-	}
-	needed := 0
-	for _, g := range report.Guards {
-		if len(g.Violated) > 0 {
-			needed++
-		}
-	}
-	if needed != 9 {
-		t.Errorf("%d of %d guards are needed", needed, len(report.Guards))
-	}
-	s.mustBeEmpty(t)
 }
 
 // stage is a place for demos: a folder for temporary files, and programs of its
@@ -179,7 +145,7 @@ func newStage(t *testing.T) *stage {
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
 	s := &stage{root: root, temp: filepath.Join(root, "tmp")}
 	must(t, errors.Join(os.Chmod(root, 0o755), os.Mkdir(s.temp, 0o755), os.Chmod(s.temp, 0o777|os.ModeSticky)))
-	b, own := binaries(t), harness.In(root)
+	b, own := made(t, programs), harness.In(root)
 	must(t, errors.Join(os.Link(b.API, own.API), os.Link(b.Worker, own.Worker), os.Link(b.Sandbox, own.Sandbox), os.Link(b.Payonce, own.Payonce)))
 	return s
 }

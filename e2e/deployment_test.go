@@ -65,15 +65,14 @@ func with(apis int) harness.Setup {
 func deploy(t *testing.T, s setup) *deployment {
 	t.Helper()
 	if s.on == nil {
-		s.on = sharedServer(t)
+		s.on = made(t, shared)
 	}
 	d, run := &deployment{setup: s}, programs
 	if s.detectRaces && *every {
 		run = raceDetecting
 	}
-	b, err := run()
-	must(t, err)
-	d.world, err = s.on.openWorld(t.Context(), b, t.TempDir())
+	var err error
+	d.world, err = s.on.openWorld(t.Context(), made(t, run), t.TempDir())
 	t.Cleanup(func() {
 		if err := d.close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
@@ -99,7 +98,7 @@ func deploy(t *testing.T, s setup) *deployment {
 func (d *deployment) startWorkers(t *testing.T) {
 	t.Helper()
 	var err error
-	d.Workers, err = d.StartWorkers(bounded(t), "worker", d.workers)
+	d.Workers, err = d.StartAll(bounded(t), "worker", d.Worker, d.workers, d.WorkerEnv)
 	must(t, err)
 }
 

@@ -19,7 +19,7 @@
 //	pages      what the tutorial, the manual and the how-to show
 //	demo       what a visitor does with it, and that nothing of it is left
 //	browser    the console's pages in Chromium (-browser)
-//	failover   the loss of a primary, also with Patroni (-failovers=20), and a full disk
+//	failover   the loss of a primary, also with Patroni (-failovers=20)
 //	walk       a fault at every round trip of the api and the worker
 //	soak       the same for long, with many requests at once (-soak)
 //	mutants    planted bugs that the tests above must catch (-mutants=all)

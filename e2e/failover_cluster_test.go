@@ -2,70 +2,68 @@ package e2e_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os/exec"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/payonce/payonce/internal/postgres/local"
-	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
-// node is a server, and the link by which the programs reach it.
+// node is an address at which the programs reach a server over TCP.
 type node struct {
-	server *local.Server
-	link   *failpoint.Proxy
-	admin  *pgx.Conn // past the link; its statements wait for no standby
+	listener net.Listener
+	socket   atomic.Pointer[string] // path, of the server
+	server   *local.Server
+	admin    *pgx.Conn // its statements wait for no standby
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{}
+	var err error
+	n.listener, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { _ = n.listener.Close() })
+	go func() {
+		for client, err := n.listener.Accept(); err == nil; client, err = n.listener.Accept() {
+			go n.pass(client)
+		}
+	}()
+	return n
+}
+
+// pass moves the bytes of a connection, until an end is closed.
+func (n *node) pass(client net.Conn) {
+	defer func() { _ = client.Close() }()
+	server, err := (&net.Dialer{}).Dial("unix", *n.socket.Load())
+	if err != nil {
+		return
+	}
+	go func() { _, _ = io.Copy(server, client); _ = server.Close() }()
+	_, _ = io.Copy(client, server)
 }
 
 // cluster is a primary and its standby.
 type cluster struct {
 	synchronous      bool
 	primary, standby *node
-	strict           bool             // commits wait for a standby at any time
-	user             string           // with a password, if it needs one
-	hosts            string           // of both, in an order that stays
-	replication      *failpoint.Proxy // by which the standby reaches the primary
-	stopped          int              // first process of a primary that stands still
-	servers          []*local.Server  // all that there were
+	stopped          int             // first process of a primary that stands still
+	servers          []*local.Server // all that there were
 }
 
 func newCluster(t *testing.T, synchronous bool) *cluster {
 	t.Helper()
-	server, err := local.Start(t.Context(), local.Options{Fsync: true, InMemory: true})
-	must(t, err)
-	c := &cluster{synchronous: synchronous, user: "postgres", primary: &node{server: server}}
-	c.closeAtEnd(t, server)
-	c.primary.link, c.replication = newLink(t, server), newLink(t, server)
-	c.standby = &node{link: newLink(t, server)}
-	c.hosts = c.primary.link.Address() + "," + c.standby.link.Address()
-	c.follow(t)
-	return c
-}
-
-// newLink is an address by which a server is reached over TCP.
-func newLink(t *testing.T, to *local.Server) *failpoint.Proxy {
-	t.Helper()
-	link, err := failpoint.NewProxy(t.Context(), to.URL("postgres"), nil)
-	must(t, err)
-	t.Cleanup(link.Close)
-	return link
-}
-
-// closeAtEnd closes a server after the deployment on the cluster has ended, also one that came later.
-func (c *cluster) closeAtEnd(t *testing.T, server *local.Server) {
-	t.Helper()
-	c.servers = append(c.servers, server)
-	if len(c.servers) > 1 {
-		return
-	}
-	t.Cleanup(func() {
+	c := &cluster{synchronous: synchronous, primary: newNode(t), standby: newNode(t)}
+	t.Cleanup(func() { // after the end of the deployment on the cluster
 		c.kill() // what stands still does not end
 		for _, s := range c.servers {
 			if err := s.Close(); err != nil {
@@ -73,11 +71,18 @@ func (c *cluster) closeAtEnd(t *testing.T, server *local.Server) {
 			}
 		}
 	})
+	var err error
+	c.primary.server, err = local.Start(t.Context(), local.Options{Fsync: true, InMemory: true})
+	must(t, err)
+	c.servers = append(c.servers, c.primary.server)
+	c.follow(t)
+	return c
 }
 
-// url is the connection string of the programs.
-func (c *cluster) url(database string) string {
-	return "postgres://" + c.user + "@" + c.hosts + "/" + database + "?sslmode=disable&target_session_attrs=read-write"
+// url is the connection string of the programs, which stays.
+func (c *cluster) url() string {
+	hosts := c.primary.listener.Addr().String() + "," + c.standby.listener.Addr().String()
+	return "postgres://postgres@" + hosts + "/postgres?sslmode=disable&target_session_attrs=read-write"
 }
 
 // follow gives the primary a standby, which has everything when follow returns.
@@ -86,20 +91,25 @@ func (c *cluster) follow(t *testing.T) {
 	var err error
 	c.standby.server, err = c.primary.server.Standby(t.Context())
 	must(t, err)
-	c.closeAtEnd(t, c.standby.server)
-	c.primary.connect(t, c.primary.server.URL("postgres"))
-	c.standby.connect(t, c.standby.server.URL("postgres"))
-	must(t, errors.Join(c.replication.Lead(c.primary.server.URL("postgres")), c.standby.link.Lead(c.standby.server.URL("postgres"))))
-	host, port, err := net.SplitHostPort(c.replication.Address())
-	must(t, err)
-	c.standby.set(t, "primary_conninfo", fmt.Sprintf("host=%s port=%s user=postgres sslmode=disable application_name=standby", host, port))
+	c.servers = append(c.servers, c.standby.server)
+	for _, n := range []*node{c.primary, c.standby} {
+		n.connect(t, n.server.URL("postgres"))
+		_, socket := pgconn.NetworkAddress(n.admin.Config().Host, n.admin.Config().Port)
+		n.socket.Store(&socket)
+	}
 	state := "async"
 	if c.synchronous {
 		c.primary.set(t, "synchronous_standby_names", "standby")
 		state = "sync"
 	}
-	testrun.Row(t, c.primary.admin, `
-select exists (select from pg_stat_replication where client_addr is null and sync_state = $1 and replay_lsn >= pg_current_wal_lsn())`, state)
+	testrun.Row(t, c.primary.admin, `select exists (select from pg_stat_replication where sync_state = $1 and replay_lsn >= pg_current_wal_lsn())`, state)
+}
+
+// stopReplication ends it: the standby lacks what is committed from now on.
+func (c *cluster) stopReplication(t *testing.T) {
+	t.Helper()
+	c.standby.set(t, "primary_conninfo", "")
+	testrun.Row(t, c.primary.admin, `select not exists (select from pg_stat_replication)`)
 }
 
 func (n *node) connect(t *testing.T, url string) {
@@ -122,28 +132,24 @@ func (n *node) set(t *testing.T, setting, value string) {
 // begun; if it outlived the others it could wait for their locks forever.
 func (c *cluster) signal(t *testing.T, s syscall.Signal) {
 	t.Helper()
-	name := row[string](t, c.primary.admin, `select split_part(pg_read_file('postmaster.pid'), E'\n', 1)`)
-	first, err := strconv.Atoi(name)
-	must(t, err)
-	must(t, syscall.Kill(first, syscall.SIGSTOP))
-	c.stopped = first
-	must(t, exec.CommandContext(t.Context(), "pkill", "-"+strconv.Itoa(int(s)), "-P", name).Run())
+	c.stopped = firstProcess(t, c.primary.admin)
+	must(t, syscall.Kill(c.stopped, syscall.SIGSTOP))
+	must(t, exec.CommandContext(t.Context(), "pkill", "-"+strconv.Itoa(int(s)), "-P", strconv.Itoa(c.stopped)).Run())
 	if s == syscall.SIGKILL {
 		c.kill()
 	}
 }
 
-// faults are the ways in which the primary is lost to the standby.
+// firstProcess is that of a server.
+func firstProcess(t *testing.T, q querier) int {
+	t.Helper()
+	return row[int](t, q, `select split_part(pg_read_file('postmaster.pid'), E'\n', 1)::int`)
+}
+
+// faults are the ways in which the primary is lost to the programs.
 var faults = map[string]func(*testing.T, *cluster){
 	"kill": func(t *testing.T, c *cluster) { t.Helper(); c.signal(t, syscall.SIGKILL) },
 	"hang": func(t *testing.T, c *cluster) { t.Helper(); c.signal(t, syscall.SIGSTOP) },
-	"cut": func(t *testing.T, c *cluster) {
-		t.Helper()
-		if c.synchronous { // else it was cut before
-			c.replication.Lose()
-		}
-		c.primary.link.Lose()
-	},
 	"none": func(t *testing.T, _ *cluster) { t.Helper() }, // the old primary goes on beside the new one
 }
 

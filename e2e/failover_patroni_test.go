@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -28,16 +27,21 @@ func TestPatroni_losesNoCharge(t *testing.T) {
 	}
 	t.Parallel()
 	p := newPatroni(t)
-	w := newUnderLoad(t, &p.cluster)
-	w.lose(t, *failovers, func() { p.failOver(t) }, func() { p.follow(t) })
+	w := newUnderLoad(t, p.address, map[string]string{"EXPECT_REPLICATION": "1"})
+	w.lose(t, *failovers, func(i int) {
+		if i > 0 {
+			p.follow(t)
+		}
+	}, func() { p.failOver(t) })
 	w.settle(t)
 }
 
 // patroni is a cluster of two servers that Patroni runs with the configuration in
-// deploy/patroni, on three etcd.
+// deploy/patroni, on one etcd.
 type patroni struct {
 	cluster
 
+	address string // of both servers, for the programs
 	dir     string
 	account []string // what runs a command as the user of the servers
 	bin     string   // folder of PostgreSQL's programs
@@ -48,7 +52,7 @@ type patroni struct {
 type member struct {
 	*harness.Process
 
-	data, address, api string
+	address, api string
 }
 
 func newPatroni(t *testing.T) *patroni {
@@ -57,20 +61,16 @@ func newPatroni(t *testing.T) *patroni {
 	must(t, err)
 	p := &patroni{dir: dir, members: map[*node]*member{}}
 	t.Cleanup(func() {
-		for _, m := range p.members {
-			m.end(t)
-		}
 		testrun.True(t, "the folder of the servers is removed", func() bool { return os.RemoveAll(dir) == nil })
 	})
 	p.findPostgreSQL(t)
-	at := addresses(t, 10)
-	etcd := p.startEtcd(t, at[:6])
-	p.user, p.hosts, p.synchronous = "postgres:change-me-superuser", at[6]+","+at[7], true
-	p.strict = true
+	at := addresses(t, 6)
+	p.startEtcd(t, at[0], "http://"+at[1])
+	p.address = superuser + at[2] + "," + at[3] + "/postgres?sslmode=disable&target_session_attrs=read-write"
 	p.primary, p.standby = &node{}, &node{}
 	for i, n := range []*node{p.primary, p.standby} {
-		p.start(t, n, fmt.Sprintf("db%d", i+1), at[6+i], at[8+i], etcd)
-		testrun.True(t, "there is a primary", func() bool { return fetch(t, "http://"+at[8]+"/primary") != "" })
+		p.start(t, n, fmt.Sprintf("db%d", i+1), at[2+i], at[4+i], at[0])
+		testrun.True(t, "there is a primary", func() bool { return fetch(t, "http://"+at[4]+"/primary") != "" })
 	}
 	p.primary.connect(t, p.admin(p.primary))
 	p.follow(t)
@@ -121,7 +121,7 @@ func (p *patroni) run(t *testing.T, name, address string, command ...string) *ha
 	})
 	must(t, err)
 	t.Cleanup(func() {
-		_ = process.Kill()
+		_ = process.Stop(bounded(t)) // Patroni stops its server
 		if t.Failed() {
 			t.Logf("%s:\n%s", name, process.Tail())
 		}
@@ -129,16 +129,11 @@ func (p *patroni) run(t *testing.T, name, address string, command ...string) *ha
 	return process
 }
 
-// startEtcd starts three etcd, and returns where they serve.
-func (p *patroni) startEtcd(t *testing.T, at []string) (clients string) {
+func (p *patroni) startEtcd(t *testing.T, address, peer string) {
 	t.Helper()
-	peers := fmt.Sprintf("e0=http://%s,e1=http://%s,e2=http://%s", at[3], at[4], at[5])
-	for i := range 3 {
-		client, peer, name := "http://"+at[i], "http://"+at[3+i], fmt.Sprintf("e%d", i)
-		p.run(t, name, at[i], "etcd", "--name", name, "--data-dir", filepath.Join(p.dir, name), "--initial-cluster", peers,
-			"--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer)
-	}
-	return strings.Join(at[:3], ", ")
+	client := "http://" + address
+	p.run(t, "etcd", address, "etcd", "--data-dir", filepath.Join(p.dir, "etcd"), "--initial-cluster", "default="+peer,
+		"--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer)
 }
 
 // start starts a Patroni. Its configuration is the documented one but for what belongs to a
@@ -166,13 +161,16 @@ func (p *patroni) start(t *testing.T, n *node, name, address, api, etcd string) 
 	}
 	path := folder + ".yml"
 	must(t, os.WriteFile(path, []byte(config), 0o644)) //nolint:gosec // another user reads it
-	m := &member{data: filepath.Join(folder, "data"), address: address, api: api}
+	m := &member{address: address, api: api}
 	p.members[n] = m
 	m.Process = p.run(t, name, api, append(p.account, "/bin/sh", "-c", `mkdir -p "$1" && exec patroni "$2"`, "sh", folder, path)...)
 }
 
+// superuser begins the URLs of the servers.
+const superuser = "postgres://postgres:change-me-superuser@"
+
 func (p *patroni) admin(n *node) string {
-	return "postgres://" + p.user + "@" + p.members[n].address + "/postgres?sslmode=disable"
+	return superuser + p.members[n].address + "/postgres?sslmode=disable"
 }
 
 // failOver kills the primary and its Patroni, waits for the promotion of the standby, and
@@ -194,19 +192,4 @@ func (p *patroni) follow(t *testing.T) {
 		return strings.Contains(fetch(t, "http://"+p.members[p.primary].api+"/cluster"), `"sync_standby"`)
 	})
 	p.standby.connect(t, p.admin(p.standby))
-}
-
-// end ends the server of a Patroni that was killed.
-func (m *member) end(t *testing.T) {
-	t.Helper()
-	testrun.True(t, "the server has ended", func() bool {
-		file, _ := os.ReadFile(filepath.Join(m.data, "postmaster.pid"))
-		first, _, _ := strings.Cut(string(file), "\n")
-		at, err := os.Readlink("/proc/" + first + "/cwd")
-		if pid, bad := strconv.Atoi(first); bad == nil && err == nil && at == m.data {
-			_ = syscall.Kill(pid, syscall.SIGQUIT)
-			return false
-		}
-		return true
-	})
 }

@@ -193,7 +193,7 @@ func goTest(t *testing.T, overlay string, args ...string) (out []byte, failed bo
 	defer cancel()
 	command := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-overlay=" + overlay}, args...)...)
 	command.Dir = ".."
-	command.Env = append(os.Environ(), "AWAIT_STALL=15s", "TEST_DATABASE_URL="+sharedServer(t).at.String())
+	command.Env = append(os.Environ(), "AWAIT_STALL=15s", "TEST_DATABASE_URL="+made(t, shared).at.String())
 	out, err := command.CombinedOutput()
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
@@ -224,7 +224,7 @@ func mutated(t *testing.T, program, overlay string) harness.Binaries {
 	t.Helper()
 	built := filepath.Join(t.TempDir(), program)
 	runIn(t, "..", "go", "build", "-overlay="+overlay, "-o", built, "./cmd/"+program)
-	b := binaries(t)
+	b := made(t, programs)
 	if program == "api" {
 		b.API = built
 	} else {

@@ -116,11 +116,11 @@ func TestUpgrade_oldAndNewProgramsWorkSideBySide(t *testing.T) {
 	d := deploy(t, setup{apis: 1, workers: 1})
 	next := nextVersion(t)
 
-	if _, err := d.Start(bounded(t), "early-worker", next.Worker, d.WorkerEnv(d.provider)); err == nil || !strings.Contains(err.Error(), "lacks a migration") {
+	if _, err := d.Start(bounded(t), "early-worker", next.Worker, d.WorkerEnv()); err == nil || !strings.Contains(err.Error(), "lacks a migration") {
 		t.Fatalf("a new worker starts on the old schema: %v", err)
 	}
 	f := d.flowing(t, 30, 8, visa)
-	f.awaitAnswered(t, 5)
+	d.accepts(t, 5)
 	old := d.Binaries
 	d.Binaries = next
 	d.payonce(t, "migrate")
@@ -129,18 +129,18 @@ func TestUpgrade_oldAndNewProgramsWorkSideBySide(t *testing.T) {
 	d.flowing(t, 10, 4, visa).finish(t, d) // by the old programs, on the new schema
 
 	d.Binaries = next
-	apis, err := d.StartAPIs(bounded(t), "new-api", 1)
+	apis, err := d.StartAll(bounded(t), "new-api", d.API, 1, d.APIEnv)
 	must(t, err)
-	workers, err := d.StartWorkers(bounded(t), "new-worker", 1)
+	workers, err := d.StartAll(bounded(t), "new-worker", d.Worker, 1, d.WorkerEnv)
 	must(t, err)
 	oldAPI, oldWorker := d.APIs[0], d.Workers[0]
 	d.APIs, d.Workers = append(d.APIs, apis...), append(d.Workers, workers...)
 	d.client.APIs = append(d.client.APIs, apis[0].URL())
 	f = d.flowing(t, 60, 8, visa)
-	f.awaitAnswered(t, 20)
+	d.accepts(t, 60)
 	kill(t, oldWorker)
 	restart(t, oldWorker)
-	f.awaitAnswered(t, 40)
+	d.accepts(t, 80)
 	kill(t, workers[0])
 	restart(t, workers[0])
 	f.finish(t, d)
@@ -169,6 +169,8 @@ select not exists (select from outbox)
    and not exists (select from inbox where type not like 'stripe.%')
    and not exists (select from idempotency_keys where body is not null)`
 
+	selectReference = `select data ->> 'reference' from ledger_events where version = 1 and stream_id = $1`
+
 	// How many events of each type there are.
 	ledger = `select json_object_agg(type, n order by type)::text from (select type, count(*) as n from ledger_events group by type) as counted`
 )
@@ -196,7 +198,7 @@ create trigger copy after delete on outbox for each row execute function copy()`
 
 	n := 32
 	f := d.flowing(t, n, 4, visa, cardDeclined)
-	f.awaitAnswered(t, n/2)
+	d.accepts(t, n/2)
 	kill(t, d.Workers[0])
 	restart(t, d.Workers[0])
 	f.all.Wait()
@@ -230,7 +232,8 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	if _, err := exec.LookPath("pg_dump"); err != nil {
 		t.Skip("not run: there is no pg_dump")
 	}
-	_, target := ownServer(t, local.Options{Fsync: true})
+	target, err := newServer(testrun.Server(t, local.Options{Fsync: true, InMemory: true}).URL("postgres"))
+	must(t, err)
 	must(t, target.command(t.Context(), "create database restored"))
 	d := deploy(t, setup{apis: 1, workers: 1})
 	stop(t, d.Workers[0])
@@ -242,16 +245,15 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 	lost := request{Key: "key-" + unique(), Body: newOrder(visa).body(t)}
 	gone := acceptedCharge(t, d.insist(t, lost)).ID
 	d.mustSucceed(t, gone)
-	reference := row[string](t, d.tables, `select data ->> 'reference' from ledger_events where version = 1 and stream_id = $1`, gone)
+	reference := row[string](t, d.tables, selectReference, gone)
 	kill(t, d.services()...)
 
 	d.Service = target.url("restored")
 	runIn(t, ".", "pg_restore", "--exit-on-error", "--no-owner", "--dbname="+d.Service, file)
 	d.tables.Close()
-	var err error
 	d.tables, err = pgxpool.New(t.Context(), d.Service)
 	must(t, err)
-	for path, env := range map[string]map[string]string{d.API: d.APIEnv(), d.Worker: d.WorkerEnv(d.provider)} {
+	for path, env := range map[string]map[string]string{d.API: d.APIEnv(), d.Worker: d.WorkerEnv()} {
 		name := filepath.Base(path)
 		if _, err := d.Start(bounded(t), name+"-restored", path, env); err == nil || !strings.Contains(err.Error(), "payonce outbox repair") {
 			t.Errorf("the %s starts on what was restored: %v", name, err)
@@ -263,20 +265,17 @@ func TestRestore_ofAnOlderDump_capturesNothingTwice(t *testing.T) {
 		t.Errorf("the audit does not name %s and %s: %v\n%s", reference, kept, err, out)
 	}
 
-	d.APIs, err = d.StartAPIs(bounded(t), "api", 1)
+	d.APIs, err = d.StartAll(bounded(t), "api", d.API, 1, d.APIEnv)
 	must(t, err)
 	d.client = newClient(d.Client())
 	d.startWorkers(t)
 	again := acceptedCharge(t, d.insist(t, lost)).ID
 	d.mustSucceed(t, kept)
 	d.mustSucceed(t, again)
-	captures := map[string]int{}
-	books, err := d.books(bounded(t))
+	books, err := d.sandbox().Books(bounded(t))
 	must(t, err)
-	for _, c := range books.Captures {
-		captures[c.Reference]++
-	}
-	testrun.Same(t, "captures of each charge", map[string]int{kept: 1, again: 1}, captures)
+	once := map[string]int{row[string](t, d.tables, selectReference, kept): 1, row[string](t, d.tables, selectReference, again): 1}
+	testrun.Same(t, "captures of each charge", once, captures(books))
 	d.drain(t)
 	d.payonce(t, "audit", "--quiet")
 	d.client = nil // its first charge of a key is lost: the invariants do not hold

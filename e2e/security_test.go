@@ -102,7 +102,7 @@ func TestOutput_holdsNoSecrets(t *testing.T) {
 }
 
 // every is set in continuous integration.
-var every = flag.Bool("every", false, "what continuous integration adds: hostile clients, a full disk, more failovers, the lab and the ends of demos, the soak of memory, and data races of the programs")
+var every = flag.Bool("every", false, "what continuous integration adds: hostile clients, more failovers, the lab and the ends of demos, the soak of memory, and data races of the programs")
 
 var hostile = flag.Duration("hostile", 250*time.Millisecond, "for how long TestHostileClients makes each attack")
 

@@ -26,7 +26,7 @@ import (
 // All tests of this process share these. The first test that needs one makes it.
 var (
 	shared   = sync.OnceValues(startShared)
-	programs = sync.OnceValues(builtPrograms)
+	programs = sync.OnceValues(func() (harness.Binaries, error) { return build("programs") })
 )
 
 // TestMain runs eight tests at a time where no other number is given: most of their time they wait.
@@ -58,16 +58,6 @@ func startShared() (*server, error) {
 	return newServer(started.URL("postgres"))
 }
 
-// programsVariable names the folder of the programs to a process that a test starts.
-const programsVariable = "PAYONCE_TEST_PROGRAMS"
-
-func builtPrograms() (harness.Binaries, error) {
-	if dir := os.Getenv(programsVariable); dir != "" {
-		return harness.In(dir), nil
-	}
-	return build("programs")
-}
-
 // build builds the programs into a folder, which testrun removes.
 func build(folder string, flags ...string) (harness.Binaries, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
@@ -83,11 +73,12 @@ var raceDetecting = sync.OnceValues(func() (harness.Binaries, error) {
 	return build("race", "-race")
 })
 
-func binaries(t *testing.T) harness.Binaries {
+// made is what all tests of this process share.
+func made[T any](t *testing.T, by func() (T, error)) T {
 	t.Helper()
-	b, err := programs()
+	what, err := by()
 	must(t, err)
-	return b
+	return what
 }
 
 // startsPrograms skips a test that starts programs when -short is set. One test
@@ -147,23 +138,6 @@ create role %[2]s%[1]s login password '%[3]s' in role payonce_%[1]s`, program, s
 
 func (s *server) dropLogins() error {
 	return s.command(context.Background(), fmt.Sprintf(`drop role %[1]sapi, %[1]sworker, %[1]sconsole`, s.logins))
-}
-
-// ownServer starts a server for one test.
-func ownServer(t *testing.T, o local.Options) (*local.Server, *server) {
-	t.Helper()
-	o.InMemory = true
-	started := testrun.Server(t, o)
-	s, err := newServer(started.URL("postgres"))
-	must(t, err)
-	return started, s
-}
-
-func sharedServer(t *testing.T) *server {
-	t.Helper()
-	s, err := shared()
-	must(t, err)
-	return s
 }
 
 // unprivileged lets a program reach the database as a user that may do no more than its role.

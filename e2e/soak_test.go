@@ -60,38 +60,20 @@ func none(n int, of string) string {
 // is requested once more at the end; the invariants require it once.
 func soakDatabase(t *testing.T) {
 	t.Helper()
-	server, on := ownServer(t, local.Options{Fsync: true})
-	n, stops := soaked(t, "charges", 10_000, 60), soaked(t, "stops", 60, 2)
-	d := deploy(t, setup{apis: 2, workers: 2, on: on})
-	mustRead(t, d.tables, "on on on", `select concat_ws(' ', current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'))`)
-	f := d.flowing(t, n, 16, visa, cardDeclined, visa)
-	for i := range stops {
-		f.awaitAnswered(t, (i+1)*n/(stops+1))
-		how := "immediate shutdown"
-		if i%2 == 1 {
-			how = "SIGKILL"
-			must(t, syscall.Kill(row[int](t, d.tables, `select split_part(pg_read_file('postmaster.pid'), E'\n', 1)::int`), syscall.SIGKILL))
+	server, stops := testrun.Server(t, local.Options{Fsync: true, InMemory: true}), soaked(t, "stops", 100, 2)
+	w := newUnderLoad(t, server.URL("postgres"), nil)
+	mustRead(t, w.tables, "on on on", `select concat_ws(' ', current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'))`)
+	w.lose(t, stops, func(int) {}, func() {
+		if w.lost%2 == 1 {
+			must(t, syscall.Kill(firstProcess(t, w.tables), syscall.SIGKILL))
 		}
-		if err := server.Restart(t.Context()); err != nil {
-			t.Fatalf("%s: %v", how, err)
-		}
-		for _, api := range d.APIs { // each accepts again
-			acceptedCharge(t, d.insist(t, request{Key: "key-" + unique(), Body: newOrder(visa).body(t), To: func(context.Context) (string, error) { return api.URL(), nil }}))
-		}
-	}
-	f.finish(t, d)
-	d.drain(t)
-	accepted := n + stops*len(d.APIs)
-	mustRead(t, d.tables, fmt.Sprint(accepted, accepted), `
-select concat_ws(' ', count(*), count(distinct data ->> 'order_id')) from ledger_events where type = 'charge.requested.v1'`)
-	retries := d.client.Unanswered.Load() + d.client.TurnedAway.Load()
-	if retries == 0 {
+		must(t, server.Restart(t.Context()))
+	})
+	if w.client.Unanswered.Load()+w.client.TurnedAway.Load() == 0 {
 		t.Error("the stops left no request without an answer: they showed nothing")
 	}
-	t.Logf("%d charges, %d stops (every other one a SIGKILL), %d sendings without a definitive answer", accepted, stops, retries)
-	if !t.Failed() {
-		t.Logf("none lost, none doubled: %s; %s", none(accepted, "charges"), none(stops, "stops"))
-	}
+	w.settle(t)
+	t.Logf("none lost, none doubled, unless an error is above: %s; %s", none(w.client.count(), "charges"), none(stops, "stops"))
 }
 
 const (

@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 )
@@ -42,6 +41,7 @@ const (
 
 	faultSerialization failpoint.Fault = "40001" // in place of the request
 	faultDeadlock      failpoint.Fault = "40P01" // in place of the request
+	faultDiskFull      failpoint.Fault = "53100" // in place of the request
 
 	faultUnavailable failpoint.Fault = "503" // by a proxy before the HTTP server, after its work
 )
@@ -52,7 +52,7 @@ func faultsAt(kind tripKind, side failpoint.Side) []failpoint.Fault {
 	all := []failpoint.Fault{faultKill, failpoint.Cut, faultPause}
 	switch {
 	case kind == sqlTrip && side == failpoint.Before:
-		return append(all, faultSerialization, faultDeadlock, failpoint.Shutdown)
+		return append(all, faultSerialization, faultDeadlock, faultDiskFull, failpoint.Shutdown)
 	case kind == sqlTrip:
 		return append(all, failpoint.Shutdown)
 	case kind == httpTrip && side == failpoint.Before:
@@ -80,15 +80,6 @@ type crashAim struct {
 	// second is the point of the recovery after which a killed program is killed again; 0 for never.
 	second int
 }
-
-// watch holds the plan for the present life of one victim. A connection keeps the
-// plan under which it began, so requests of a killed process are not counted for
-// its successor.
-type watch struct{ plan atomic.Pointer[crashPlan] }
-
-func (w *watch) hook() failpoint.Hook { return w.plan.Load().round }
-
-func (w *watch) callHook() failpoint.CallHook { return w.plan.Load().call }
 
 // roundTrip is one round trip, as the plan knows it.
 type roundTrip struct {

@@ -20,8 +20,7 @@ import (
 // run could be planned for it.
 var noPoints = map[string]string{
 	"ping":                    "a pool asks whether a connection lives that was idle for a second",
-	"close":                   "a driver forgets statements after an error",
-	"sync":                    "a driver waits for the end of what failed",
+	"sync":                    "a driver waits for the end of what failed, or forgets statements",
 	"inbox.beat":              "the heartbeat says every third of a lease that the holder lives",
 	"postgres.EndStuck":       "every 5 s a worker looks for sessions that hold up others",
 	"idempotency.expireKeys":  "the retention job deletes what has expired",
@@ -171,8 +170,6 @@ func (p *crashPlan) trip(t *failpoint.Trip) *roundTrip {
 		trip.minor = len(t.Executed) == 1 && strings.HasPrefix(trip.name, "set ") && len(p.fresh(t.Executed)) == 0
 	case len(t.Prepared) > 0:
 		trip.name, trip.minor = p.preparation(t.Prepared)
-	case t.Forgets:
-		trip.name = "close"
 	default:
 		trip.name = "sync"
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -40,7 +41,7 @@ type walker struct {
 // newWalker makes a walker, which closes its testbeds when the test ends.
 func newWalker(t *testing.T, programs harness.Binaries) *walker {
 	t.Helper()
-	w := &walker{on: sharedServer(t), programs: programs, dir: t.TempDir(), parallelRuns: parallelRuns, idle: make(chan *testbed, parallelRuns)}
+	w := &walker{on: made(t, shared), programs: programs, dir: t.TempDir(), parallelRuns: parallelRuns, idle: make(chan *testbed, parallelRuns)}
 	t.Cleanup(func() {
 		close(w.idle)
 		for p := range w.idle {
@@ -80,37 +81,33 @@ func each[J any](ctx context.Context, w *walker, jobs []J, do func(context.Conte
 	return group.Wait()
 }
 
-// recordings records every scenario through every program, and first the start of each program.
+// recordings records what is wanted, and first the start of each program.
 func (w *walker) recordings(ctx context.Context, wanted func(scenario, program string) bool) (found []recording, err error) {
-	first := scenarios()[0]
-	first.name = "start"
-	start := map[string]*recording{} // by program
-	var starts, own []*recording
+	starts := map[string]*recording{} // by program
+	var all, others []*recording
 	for _, s := range scenarios() {
 		for _, program := range s.programs {
+			c := &recording{scenario: s, program: program}
+			if s.name == start {
+				starts[program] = c
+			} else if wanted(s.name, program) {
+				others = append(others, c)
+			}
 			if wanted(s.name, program) {
-				own = append(own, &recording{scenario: s, program: program})
+				all = append(all, c)
 			}
 		}
 	}
-	for _, program := range first.programs {
-		if wanted(first.name, program) || slices.ContainsFunc(own, func(c *recording) bool { return c.program == program }) {
-			start[program] = &recording{scenario: first, program: program}
-			starts = append(starts, start[program])
-		}
-	}
-	if err = each(ctx, w, starts, func(ctx context.Context, p *testbed, c *recording) error {
+	if err = each(ctx, w, slices.Collect(maps.Values(starts)), func(ctx context.Context, p *testbed, c *recording) error {
 		return c.record(nil, func() (runResult, error) { return p.rest(ctx, c.program) })
 	}); err != nil {
 		return nil, err
 	}
-	err = each(ctx, w, own, func(ctx context.Context, p *testbed, c *recording) error {
-		return c.record(start[c.program], func() (runResult, error) { return p.run(ctx, *c, crashAim{}) })
+	err = each(ctx, w, others, func(ctx context.Context, p *testbed, c *recording) error {
+		return c.record(starts[c.program], func() (runResult, error) { return p.run(ctx, *c, crashAim{}) })
 	})
-	for _, c := range append(starts, own...) {
-		if wanted(c.scenario.name, c.program) {
-			found = append(found, *c)
-		}
+	for _, c := range all {
+		found = append(found, *c)
 	}
 	return found, err
 }

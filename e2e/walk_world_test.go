@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,10 +22,14 @@ type testbed struct {
 	*walker
 
 	client *client // of the api, where a request names no other
-	watch  watch   // of the victim's database
-	calls  watch   // of what a worker calls
 	proxy  *failpoint.Proxy
 	gate   *failpoint.Gate
+
+	// plan is that of the victim's present life. A connection keeps the plan under which it began,
+	// so requests of a killed process are not counted for its successor.
+	plan atomic.Pointer[crashPlan]
+	// calls is the plan of what passes the gate. An api calls no server by HTTP: beside one, that is a helper's.
+	calls atomic.Pointer[crashPlan]
 
 	runs    int
 	spoiled bool     // something was violated in it
@@ -53,10 +58,10 @@ func (w *walker) newTestbed(ctx context.Context) (p *testbed, err error) {
 	if err := p.Up(ctx, with(1)); err != nil {
 		return p, err
 	}
-	if p.proxy, err = failpoint.NewProxy(ctx, p.Service, p.watch.hook); err != nil {
+	if p.proxy, err = failpoint.NewProxy(ctx, p.Service, func() failpoint.Hook { return p.plan.Load().round }); err != nil {
 		return p, err
 	}
-	if p.gate, err = failpoint.NewGate(p.Sandbox.URL(), p.calls.callHook); err != nil {
+	if p.gate, err = failpoint.NewGate(p.Sandbox.URL(), func() failpoint.CallHook { return p.calls.Load().call }); err != nil {
 		return p, err
 	}
 	if _, err := p.tables.Exec(ctx, `update merchants set webhook_url = $1`, p.gate.URL+"/shop/webhooks"); err != nil {
@@ -75,19 +80,18 @@ func (w *walker) newTestbed(ctx context.Context) (p *testbed, err error) {
 // workerSettings let a run wait tenths of a second for what it breaks. The lease is
 // the shortest that the worker takes.
 func (p *testbed) workerSettings(database, provider string) map[string]string {
-	env := p.WorkerEnv(provider)
-	env["DATABASE_URL"], env["WORKER_CONCURRENCY"] = database, "1"
+	env := p.WorkerEnv()
+	env["DATABASE_URL"], env["STRIPE_API_BASE"], env["WORKER_CONCURRENCY"] = database, provider, "1"
 	env["LEASE"], env["BACKOFF_BASE"], env["BACKOFF_CAP"], env["ACTION_TIMEOUT"] = "500ms", "20ms", "200ms", "500ms"
 	env["AUDIT_INTERVAL"] = "0" // its time is no point of a walk
 	return env
 }
 
-// arm puts a plan before a program. An api calls no server by HTTP: what passes the
-// gate is then a helper's.
+// arm puts a plan before a program.
 func (p *testbed) arm(program string, plan *crashPlan) {
-	p.watch.plan.Store(plan)
+	p.plan.Store(plan)
 	if program == "worker" {
-		p.calls.plan.Store(plan)
+		p.calls.Store(plan)
 	}
 }
 
@@ -119,18 +123,21 @@ func (p *testbed) finishAll(ctx context.Context) error {
 func (p *testbed) verdict(ctx context.Context) ([]string, error) {
 	const retries = `
 select count(*)
-  from ledger_events
- where stream_id = $1
-   and type = 'payment.attempt_failed.v1'
-   and data ->> 'stage' = 'create'`
+  from ledger_events r
+  join ledger_events e
+    on e.stream_id = r.stream_id
+   and e.type = 'payment.attempt_failed.v1'
+   and e.data ->> 'stage' = 'create'
+ where r.version = 1
+   and r.data ->> 'reference' = $1`
 	violations, err := p.world.verdict(ctx)
 	if err != nil {
 		return violations, err
 	}
-	books, err := p.books(ctx)
-	intents := map[string]int{}
+	books, err := p.sandbox().Books(ctx)
+	intents := map[string]int{} // by the reference of the charge
 	for _, intent := range books.Intents {
-		intents[intent.Reference]++
+		intents[intent.ChargeReference]++
 	}
 	for charge, n := range intents {
 		retried := 0

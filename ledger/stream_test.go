@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { testrun.Main(m) }
 // The charges of these tests, and how they are stored.
 var (
 	requested, paid, attempt, cause = testdb.Requested, testdb.Paid, testdb.Attempt, testdb.Cause
-	commit, appended, exec          = testdb.Append, testdb.Appended, testdb.Statements
+	commit, appended, exec          = testdb.Append, testdb.Appended, testdb.Exec
 )
 
 // load loads the one stream of most tests.
@@ -120,7 +120,7 @@ func TestAppend_freesNoOrderOfAnother(t *testing.T) {
 	first.OneChargePerOrder = true
 	declined := domain.Failure{Code: domain.CardDeclined}
 	s := appended(t, db, ledger.New("ch_1"), cause("a"), first, paid("acme", "pi_1")[1])
-	exec(t, db, `update held_orders set stream_id = 'ch_other'`)
+	exec(t, db.Pool(), `update held_orders set stream_id = 'ch_other'`)
 	appended(t, db, s, cause("b"), domain.PaymentDeclined{Failure: declined}, domain.ChargeFailed{Failure: declined})
 	testrun.Same(t, "the order is held by", []string{"ch_other"}, testdb.All[string](t, db, `select stream_id from held_orders`))
 }
@@ -212,7 +212,7 @@ func TestLoader(t *testing.T) {
 	db := testdb.Reused(t)
 	appended(t, db, ledger.New("ch_1"), cause("a"), paid("acme", "pi_1")...)
 	appended(t, db, ledger.New("ch_2"), cause("a"), requested("acme"))
-	exec(t, db, testdb.UnreadableRequests)
+	exec(t, db.Pool(), testdb.UnreadableRequests)
 	loader := ledger.NewLoader(db, 0)
 	var all sync.WaitGroup
 	for id, want := range map[string]error{"ch_1": nil, "ch_2": nil, "ch_none": ledger.ErrNotFound, "ch_05x": domain.ErrUnknownType} {
@@ -267,7 +267,7 @@ func TestEach_passesOverWhatItCannotRead(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	appended(t, db, ledger.New("ch_1"), cause("a"), requested("acme"), attempt(500))
-	exec(t, db, testdb.UnreadableOutcomes)
+	exec(t, db.Pool(), testdb.UnreadableOutcomes)
 	appended(t, db, ledger.New("ch_4"), cause("a"), requested("acme"))
 	var got []string
 	testdb.Must(t, ledger.Each(t.Context(), db, []string{"ch_4", "ch_newer", "ch_long", "ch_none", "ch_1", "ch_4"}, func(s ledger.Stream, unreadable error) bool {

@@ -74,12 +74,6 @@ select count(*)
 	})
 }
 
-// Statements runs statements as the owner of the tables.
-func Statements(tb testing.TB, db *postgres.DB, sql string) {
-	tb.Helper()
-	Exec(tb, db.Pool(), sql, pgx.QueryExecModeSimpleProtocol)
-}
-
 // UnreadableRequests are charges that no program of this version can read, and one whose request is void.
 const UnreadableRequests = `
 insert into ledger_events (event_id, stream_id, version, type, merchant_id, data, metadata, occurred_at)

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/postgres"
@@ -155,7 +154,7 @@ func (s *server) takeIdle() (db *postgres.DB) {
 
 // giveBack empties a database for its next test, or drops it if that is not possible.
 func (s *server) giveBack(ctx context.Context, db *postgres.DB) error {
-	if _, err := db.Pool().Exec(ctx, `select fresh.restore()`, pgx.QueryExecModeSimpleProtocol); err != nil {
+	if _, err := db.Pool().Exec(ctx, `select fresh.restore()`); err != nil {
 		return s.discard(ctx, db)
 	}
 	if db.Pool().Stat().TotalConns() > keptConns {

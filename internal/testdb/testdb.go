@@ -29,8 +29,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/postgres/local"
 	"github.com/payonce/payonce/migrations"
@@ -101,7 +99,7 @@ func Reused(tb testing.TB) *postgres.DB {
 		var err error
 		db, err = s.open(tb.Context(), "tests")
 		Must(tb, err)
-		Exec(tb, db.Pool(), prepare, pgx.QueryExecModeSimpleProtocol)
+		Exec(tb, db.Pool(), prepare)
 	}
 	atEnd(tb, func(ctx context.Context) error { return s.giveBack(ctx, db) })
 	return db

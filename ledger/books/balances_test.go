@@ -118,7 +118,7 @@ func TestRecount(t *testing.T) {
 		testrun.Same(t, "of sums that are right", equal, found)
 	}
 	before := balancesOf(t, db, "acme")
-	exec(t, db, `
+	exec(t, db.Pool(), `
 update account_balances set debits = debits + 1 where merchant_id = 'acme' and account like 'psp%';
 delete from account_balances where merchant_id = 'acme' and account like 'fee%';
 insert into account_balances values ('globex', 'x:EUR', 1, 1)`)
@@ -132,7 +132,7 @@ insert into account_balances values ('globex', 'x:EUR', 1, 1)`)
 	}
 	testrun.Same(t, "of sums that are wrong", wrong, found)
 	testrun.Same(t, "balances", before, balancesOf(t, db, "acme"))
-	exec(t, db, `delete from account_balances`)
+	exec(t, db.Pool(), `delete from account_balances`)
 	if found, err = books.Recount(t.Context(), db); err != nil || found.Different != 10 || len(found.Examples) != 5 {
 		t.Errorf("of no sums it found %+v: %v", found, err)
 	}

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { testrun.Main(m) }
 // The charges of these tests, and how they are stored.
 var (
 	requested, paid, attempt, cause = testdb.Requested, testdb.Paid, testdb.Attempt, testdb.Cause
-	commit, appended, exec          = testdb.Append, testdb.Appended, testdb.Statements
+	commit, appended, exec          = testdb.Append, testdb.Appended, testdb.Exec
 )
 
 // addUp adds up the balances until no event is left, and returns the number of events.

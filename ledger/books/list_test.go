@@ -66,7 +66,7 @@ func TestListCharges(t *testing.T) {
 		ordered(t, db, fmt.Sprintf("ch_%02d", i), fmt.Sprint("order ", i%2), statuses[i%len(statuses)])
 	}
 	appended(t, db, ledger.New("ch_other"), cause("a"), requested("globex"))
-	exec(t, db, testdb.UnreadableRequests)
+	exec(t, db.Pool(), testdb.UnreadableRequests)
 
 	for _, test := range []struct {
 		name string
@@ -144,7 +144,7 @@ func TestListCharges_looksThroughABoundedPart(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
 	ordered(t, db, "ch_000000", "order 1", domain.Pending) // the oldest
-	exec(t, db, `
+	exec(t, db.Pool(), `
 insert into ledger_events (event_id, stream_id, version, type, merchant_id, data, metadata, occurred_at)
 select gen_random_uuid(), 'ch_' || lpad(n::text, 6, '0'), v, case v when 1 then 'charge.requested.v1' else 'charge.succeeded.v1' end,
        'acme', '{"merchant_id": "acme"}', '{}', now()
@@ -165,7 +165,7 @@ select gen_random_uuid(), 'ch_' || lpad(n::text, 6, '0'), v, case v when 1 then 
 func TestFollow_storesEachEventOnce(t *testing.T) {
 	t.Parallel()
 	db := testdb.Open(t)
-	exec(t, db, `create table followed (n bigint generated always as identity, stream_id text, version int); insert into followers (name) values ('test')`)
+	exec(t, db.Pool(), `create table followed (n bigint generated always as identity, stream_id text, version int); insert into followers (name) values ('test')`)
 	failed := errors.New("the work fails")
 	store := func(ctx context.Context, tx pgx.Tx, events []books.Followed) error {
 		for _, e := range events {
@@ -303,7 +303,7 @@ func TestReadFeed(t *testing.T) {
 	appended(t, db, ledger.New("ch_other"), cause("a"), paid("globex", "pi_other")...)
 	s, err := ledger.Load(t.Context(), db, "ch_1")
 	testdb.Must(t, err)
-	exec(t, db, testdb.UnreadableOutcomes)
+	exec(t, db.Pool(), testdb.UnreadableOutcomes)
 	appended(t, db, s, cause("b"), refund...)
 	want := []string{
 		"ch_0 charge.succeeded", "ch_1 charge.succeeded", "ch_2 charge.succeeded", "ch_3 charge.succeeded", "re_1 refund.succeeded",

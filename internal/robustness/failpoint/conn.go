@@ -2,7 +2,6 @@ package failpoint
 
 import (
 	"context"
-	"io"
 	"maps"
 	"net"
 	"slices"
@@ -39,24 +38,19 @@ func encoded(text []byte, m pgproto3.Message) []byte {
 }
 
 // serve runs the connection until one end is closed or it is cut.
-func (c *conn) serve(ctx context.Context, to *route) {
+func (c *conn) serve(ctx context.Context) {
 	backend := pgproto3.NewBackend(c.client, c.client)
 	first, err := backend.ReceiveStartupMessage()
 	if err != nil {
 		return
 	}
-	if c.server, err = c.proxy.dial(ctx, to); err != nil {
+	if c.server, err = c.proxy.dial(ctx); err != nil {
 		return
 	}
 	defer c.proxy.drop(c.server)
-	switch first := first.(type) {
-	case *pgproto3.CancelRequest:
-		if c.toServer(encoded(nil, first)) {
-			_, _ = io.Copy(io.Discard, c.server) // the server closes the connection when it has read the request
-		}
-	case *pgproto3.StartupMessage:
-		c.session(backend, first)
-	} // a client that asks for encryption is cut off
+	if startup, plain := first.(*pgproto3.StartupMessage); plain {
+		c.session(backend, startup)
+	}
 }
 
 // session runs the round trips of a session.

@@ -13,10 +13,9 @@
 //
 // # Limits
 //
-// The package does not see what the victim does between two round trips. Connections are
-// plain text: a client that asks for TLS is cut off. A server must not ask for a password, and a
-// client must not ask for a part of an answer (Flush), copy rows in, nor call functions by the
-// protocol's own message. A link, which has no hook, has none of these limits.
+// The package does not see what the victim does between two round trips. A client that asks for TLS, or
+// for the end of a statement, is cut off. A server must not ask for a password, and a client must not
+// ask for a part of an answer (Flush), copy rows in, nor call functions by the protocol's own message.
 //
 // No library cuts PostgreSQL's protocol at a named statement. Tests of many packages need it, and harness
 // starts programs alone.
@@ -57,7 +56,6 @@ type Trip struct {
 	Statements int      // that a batch executes; negative for what is no batch
 	Opens      bool     // begins a transaction, and does nothing else
 	Closes     bool     // ends a transaction, and does nothing else
-	Forgets    bool     // closes statements
 
 	// Of the answer; the zero values before.
 

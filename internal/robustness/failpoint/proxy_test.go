@@ -147,6 +147,18 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+func TestNotification_isForwarded(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, &aim{})
+	conn := s.through()
+	s.exec(conn, `listen news`)
+	s.exec(s.direct, `notify news, 'good'`)
+	news, err := conn.WaitForNotification(s.ctx)
+	if err != nil || news.Payload != "good" {
+		t.Errorf("heard %+v, %v", news, err)
+	}
+}
+
 func wantCode(t *testing.T, err error, code, severity string) {
 	t.Helper()
 	var refusal *pgconn.PgError

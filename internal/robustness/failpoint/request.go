@@ -42,8 +42,6 @@ func (c *collector) next(client *pgproto3.Backend) (request, error) {
 		case *pgproto3.Execute:
 			t.Executed = append(t.Executed, c.portals[m.Portal])
 			executes++
-		case *pgproto3.Close:
-			t.Forgets = true
 		case *pgproto3.Sync:
 			t.Statements, whole = executes, true
 		case *pgproto3.Terminate:

@@ -21,8 +21,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -66,15 +64,7 @@ var errPortTaken = errors.New("port taken")
 
 // start starts a life and returns the address that it logs.
 func (p *Process) start(ctx context.Context, addr string) (*life, string, error) {
-	log, err := os.OpenFile(p.program.file(".log"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, "", err
-	}
-	defer func() { _ = log.Close() }()
-	begin, err := log.Seek(0, io.SeekEnd)
-	if err != nil {
-		return nil, "", err
-	}
+	earlier, _ := os.ReadFile(p.program.file(".log")) // there is none before the first life
 	l, err := launch(p.program, addr)
 	if err != nil {
 		return nil, "", err
@@ -82,8 +72,9 @@ func (p *Process) start(ctx context.Context, addr string) (*life, string, error)
 	const pause = 5 * time.Millisecond // between two looks into the log
 	for {
 		ended := l.ended()
-		text, err := io.ReadAll(io.NewSectionReader(log, begin, math.MaxInt64-begin))
-		if at := addressIn(text); err == nil && at != "" && !ended {
+		text, _ := os.ReadFile(p.program.file(".log")) // launch has made it
+		text = text[min(len(earlier), len(text)):]
+		if at := addressIn(text); at != "" && !ended {
 			return l, at, nil
 		}
 		switch {

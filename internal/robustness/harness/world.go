@@ -51,7 +51,7 @@ func (w *World) Up(ctx context.Context, s Setup) (err error) {
 	if _, err = w.Run(ctx, "migrate"); err != nil {
 		return err
 	}
-	if w.APIs, err = w.StartAPIs(ctx, "api", s.APIs); err != nil {
+	if w.APIs, err = w.StartAll(ctx, "api", w.API, s.APIs, w.APIEnv); err != nil {
 		return err
 	}
 	sandbox := map[string]string{"SANDBOX_FILE": filepath.Join(w.Log, "sandbox.jsonl"), "SHOP_WEBHOOK_SECRET": w.Secrets.Shop}
@@ -71,7 +71,7 @@ func (w *World) Up(ctx context.Context, s Setup) (err error) {
 	if _, err = w.Run(ctx, seed...); err != nil {
 		return err
 	}
-	w.Workers, err = w.StartWorkers(ctx, "worker", s.Workers)
+	w.Workers, err = w.StartAll(ctx, "worker", w.Worker, s.Workers, w.WorkerEnv)
 	return err
 }
 
@@ -99,29 +99,19 @@ func (w *World) APIEnv() map[string]string {
 	return map[string]string{"DATABASE_URL": w.Service, privileged: "1", "STRIPE_WEBHOOK_SECRET": w.Secrets.Events}
 }
 
-// WorkerEnv are the settings of a worker that calls the provider at an origin. What
-// a fault breaks is retried after parts of a second, not minutes.
-func (w *World) WorkerEnv(provider string) map[string]string {
+// WorkerEnv are the settings of a worker, which calls the sandbox. What a fault breaks is retried
+// after parts of a second, not minutes.
+func (w *World) WorkerEnv() map[string]string {
 	return map[string]string{
 		"DATABASE_URL":        w.Service,
 		privileged:            "1",
 		"STRIPE_SECRET_KEY":   w.Secrets.Provider,
-		"STRIPE_API_BASE":     provider,
+		"STRIPE_API_BASE":     w.Sandbox.URL(),
 		"WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8", // the shop is on this machine
 		"LEASE":               "1s",
 		"BACKOFF_BASE":        "50ms",
 		"BACKOFF_CAP":         "1s",
 	}
-}
-
-// StartAPIs starts n apis.
-func (w *World) StartAPIs(ctx context.Context, name string, n int) ([]*Process, error) {
-	return w.StartAll(ctx, name, w.API, n, w.APIEnv)
-}
-
-// StartWorkers starts n workers, which call the sandbox.
-func (w *World) StartWorkers(ctx context.Context, name string, n int) ([]*Process, error) {
-	return w.StartAll(ctx, name, w.Worker, n, func() map[string]string { return w.WorkerEnv(w.Sandbox.URL()) })
 }
 
 // StartAll starts n programs, NAME-1 to NAME-n, all at once.
