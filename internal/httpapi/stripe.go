@@ -136,14 +136,13 @@ func (a *API) store(c echo.Context, e stripeEvent) error {
 		Topic: domain.Topic, ID: e.ID, Type: "stripe." + e.Type, OrderingKey: charge.StreamID, Partition: charge.MerchantID,
 		Payload: payload, Metadata: a.Carry(ctx),
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		err = a.DB.Tenant(charge.MerchantID).Commit(ctx, b)
 	}
-	if err := a.DB.Tenant(charge.MerchantID).Commit(ctx, b); err != nil {
-		return err
+	if err == nil {
+		exchangeOf(c).Result = EventSent
 	}
-	exchangeOf(c).Result = EventSent
-	return nil
+	return err
 }
 
 // Stripe's scheme, as published: Stripe-Signature holds t=… and one v1=… per secret of the
