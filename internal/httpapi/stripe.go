@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -76,14 +75,12 @@ func (a *API) receiveStripe(c echo.Context) (any, error) {
 	if json.Unmarshal(body, &e) != nil || !isReference(e.ID, maxReference) || !isReference(e.Type, maxEventType) {
 		return nil, errNoEvent
 	}
-	var err error
 	if concernsPayments(e.Type) {
-		err = a.store(c, e)
+		if err := a.store(c, e); err != nil {
+			return nil, err
+		}
 	}
-	if err == nil {
-		exchangeOf(c).Result = cmp.Or(exchangeOf(c).Result, EventIgnored)
-	}
-	return map[string]bool{"received": true}, err
+	return map[string]bool{"received": true}, nil
 }
 
 var errNoEvent = errMalformed.because("the body is not an event")
