@@ -158,9 +158,6 @@ func TestContract_hasEveryWebhook(t *testing.T) {
 			}
 			checked[name] = true
 			hook, _, _ := strings.Cut(strings.Replace(kind, "charge.dispute_", "dispute.", 1), ".")
-			if c.Paths.PathItems.GetOrZero(webhooks+hook) == nil {
-				t.Fatalf("the contract has no webhook %s", hook)
-			}
 			sent, err := s.Webhook(s.Charge.Version)
 			testdb.Must(t, err)
 			request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, webhooks+hook, http.NoBody)
@@ -168,8 +165,9 @@ func TestContract_hasEveryWebhook(t *testing.T) {
 				"Content-Type": {"application/json"}, "Webhook-Id": {s.Head().ID.String()},
 				"Webhook-Timestamp": {"1795247765"}, "Webhook-Signature": {"v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4="},
 			}
-			if err := c.checkRequest(exchange{request: request, sent: string(sent)}); err != nil {
-				t.Errorf("%s: %v", name, err)
+			err = c.checkRequest(exchange{request: request, sent: string(sent)})
+			if c.Paths.PathItems.GetOrZero(webhooks+hook) == nil || err != nil {
+				t.Errorf("%s, webhook %s: %v", name, hook, err)
 			}
 		}
 	}

@@ -78,7 +78,7 @@ func newCapacity(most, share int) *capacity {
 	return &capacity{most: most, share: share, of: map[string]int{}}
 }
 
-// take counts n requests, or bytes, of a merchant if there may be so many more. It gives back those below zero.
+// take counts n requests, or bytes, of a merchant if there may be so many more. Below zero it releases them.
 func (a *capacity) take(merchant string, n int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
