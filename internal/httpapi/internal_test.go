@@ -15,11 +15,11 @@ import (
 	"github.com/payonce/payonce/intake"
 )
 
-// RequestTimeout bounds what a request waits for.
-var RequestTimeout = &requestTimeout
+// SetRequestTimeout bounds what a request waits for.
+func SetRequestTimeout(d time.Duration) { requestTimeout = d }
 
 // ClientBehind finds the address of a client behind proxies.
-var ClientBehind = clientBehind
+func ClientBehind(proxies []netip.Prefix) echo.IPExtractor { return clientBehind(proxies) }
 
 // HoldsCard reports whether a text holds what may be a card number.
 func HoldsCard(s string) bool { return holdsCard(s) }

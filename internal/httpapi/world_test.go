@@ -32,7 +32,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	*httpapi.RequestTimeout = patience // a test that holds requests may be slow
+	httpapi.SetRequestTimeout(patience) // a test that holds requests may be slow
 	testrun.Main(m)
 }
 
