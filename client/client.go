@@ -82,12 +82,9 @@ func (c *Client) Cancel(ctx context.Context, operation, charge string) (api.Char
 //
 // The operation is stored as abandoned if it was not known.
 func (c *Client) Abandon(ctx context.Context, operation string) (given api.Abandonment, err error) {
-	kept, err := c.requests.Keep(ctx, Request{Operation: operation, Key: uuid.NewString(), What: "charge", Body: []byte("{}")})
-	switch {
-	case err != nil:
-		return given, fmt.Errorf("store the request of %q: %w", operation, err)
-	case kept.What != "charge":
-		return given, fmt.Errorf("%q is no charge: %w", operation, ErrOtherRequest)
+	kept, err := c.keep(ctx, operation, "charge", anything{})
+	if err != nil {
+		return given, err
 	}
 	err = c.do(ctx, http.MethodPost, "/v1/idempotency-keys/"+url.PathEscape(kept.Key)+"/abandon", nil, []byte("{}"), &given)
 	return given, outcome(operation, err)
@@ -97,7 +94,8 @@ func (c *Client) Abandon(ctx context.Context, operation string) (given api.Aband
 // the time given, in whole seconds.
 func (c *Client) GetCharge(ctx context.Context, id string, wait time.Duration) (charge api.Charge, err error) {
 	prefer := http.Header{"Prefer": {fmt.Sprintf("wait=%d", int(wait.Seconds()))}}
-	return charge, c.do(ctx, http.MethodGet, "/v1/charges/"+url.PathEscape(id), prefer, nil, &charge)
+	err = c.do(ctx, http.MethodGet, "/v1/charges/"+url.PathEscape(id), prefer, nil, &charge)
+	return charge, err
 }
 
 // Get reads anything else of the contract, such as "/v1/charges?order_id=17" into an
@@ -118,11 +116,10 @@ func post[T any](ctx context.Context, c *Client, operation, what, path string, r
 
 // outcome says what an error means for an operation.
 func outcome(operation string, err error) error {
-	refusal := &RefusalError{}
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case errors.As(err, &refusal):
+	}
+	if _, refused := errors.AsType[*RefusalError](err); refused {
 		return fmt.Errorf("%q is refused: %w", operation, err)
 	}
 	return fmt.Errorf("the outcome of %q is unknown: %w", operation, err)
@@ -131,6 +128,9 @@ func outcome(operation string, err error) error {
 // ErrOtherRequest says that an operation was called with another request than before. Nothing
 // was sent.
 var ErrOtherRequest = errors.New("the operation is known with another request")
+
+// anything is {} where no request is stored for an operation, and the stored one whatever it asks for.
+type anything struct{}
 
 // keep stores the request of an operation, or returns the one that is stored.
 func (c *Client) keep(ctx context.Context, operation, what string, request any) (Request, error) {
@@ -142,7 +142,7 @@ func (c *Client) keep(ctx context.Context, operation, what string, request any) 
 	switch {
 	case err != nil:
 		return Request{}, fmt.Errorf("store the request of %q: %w", operation, err)
-	case kept.What != what || !sameJSON(kept.Body, body):
+	case kept.What != what || request != anything{} && !sameJSON(kept.Body, body):
 		return Request{}, fmt.Errorf("%q: %w", operation, ErrOtherRequest)
 	}
 	return kept, nil

@@ -180,18 +180,23 @@ func TestCharge_afterARestart_sendsWhatIsStored(t *testing.T) {
 	}
 }
 
+// An operation that was given up is no other request any more, and one that has sent its charge can be given up.
 func TestAbandon_givesUpTheKeyOfTheOperation(t *testing.T) {
 	t.Parallel()
-	s := serve(t, answer{200, `{"abandoned":true,"status_code":410}`, nil})
+	abandoned := answer{200, `{"abandoned":true,"status_code":410}`, nil}
+	s := serve(t, abandoned, answer{202, charge, nil}, abandoned)
 	c := s.client(t, t.TempDir())
-	got, err := c.Abandon(t.Context(), operation)
+	given, err := c.Abandon(t.Context(), operation)
 	must(t, err)
-	if !got.Abandoned {
-		t.Error("it is not abandoned")
+	_, charged := c.Charge(t.Context(), operation, order)
+	_, canceled := c.Cancel(t.Context(), operation, "ch_1")
+	if !given.Abandoned || !errors.Is(charged, client.ErrOtherRequest) || !errors.Is(canceled, client.ErrOtherRequest) {
+		t.Errorf("%+v; charged after it: %v, canceled: %v, want ErrOtherRequest", given, charged, canceled)
 	}
-	if _, err := c.Charge(t.Context(), operation, order); !errors.Is(err, client.ErrOtherRequest) {
-		t.Errorf("charged after it: %v, want ErrOtherRequest", err)
-	}
+	_, err = c.Charge(t.Context(), "pay order 18", order)
+	must(t, err)
+	_, err = c.Abandon(t.Context(), "pay order 18")
+	must(t, err)
 }
 
 // Of goroutines that keep a request for one operation, all get the same one.

@@ -32,72 +32,58 @@ const (
 	longestAnswer = 64 << 20
 )
 
-// answer is an answer that has arrived.
-type answer struct {
-	status string
-	code   int
-	body   []byte
-}
-
 // do sends a request until it has an answer that ends it, or until ctx ends, and reads that.
 func (c *Client) do(ctx context.Context, method, path string, header http.Header, body []byte, into any) error {
 	pauses := &backoff.ExponentialBackOff{
 		InitialInterval: shortestPause, MaxInterval: longestPause,
 		RandomizationFactor: backoff.DefaultRandomizationFactor, Multiplier: backoff.DefaultMultiplier,
 	}
-	var last error
-	got, err := backoff.Retry(ctx, func() (got answer, err error) {
-		got, last = c.send(ctx, method, path, header, body)
-		return got, last
+	var last error // of a send
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+		last = c.send(ctx, method, path, header, body, into)
+		return struct{}{}, last
 	}, backoff.WithBackOff(pauses), backoff.WithMaxElapsedTime(0))
-	if err != nil {
-		return errors.Join(err, last)
+	if errors.Is(last, err) {
+		return err
 	}
-	if got.code/100 == 2 {
-		return json.Unmarshal(got.body, into)
-	}
-	refusal := &RefusalError{}
-	if json.Unmarshal(got.body, &refusal.Problem) != nil || refusal.Type == "" {
-		return fmt.Errorf("answered %s, and not by payonce", got.status)
-	}
-	return refusal
+	return errors.Join(err, last) // ctx has ended, and last is why the request was still sent
 }
 
-// send sends the request once. An error says that it is to be sent again.
-func (c *Client) send(ctx context.Context, method, path string, header http.Header, body []byte) (got answer, err error) {
+// send sends the request once, and reads an answer that ends it. An error is permanent if the request ends with it, else
+// the request is to be sent again.
+func (c *Client) send(ctx context.Context, method, path string, header http.Header, body []byte, into any) error {
 	request, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
 	if err != nil {
-		return got, backoff.Permanent(err)
+		return backoff.Permanent(err)
 	}
 	maps.Copy(request.Header, header)
 	request.Header.Set("Authorization", "Bearer "+c.apiKey)
 	request.Header.Set("Content-Type", "application/json")
 	response, err := c.http.Do(request)
 	if err != nil {
-		return got, err
+		return err
 	}
 	defer func() { _ = response.Body.Close() }()
-	got = answer{status: response.Status, code: response.StatusCode}
-	if got.body, err = io.ReadAll(io.LimitReader(response.Body, longestAnswer)); err != nil {
-		return got, fmt.Errorf("read the answer: %w", err)
+	text, err := io.ReadAll(io.LimitReader(response.Body, longestAnswer))
+	if err != nil {
+		return fmt.Errorf("read the answer: %w", err)
 	}
-	if ends(got.code, got.body) {
-		return got, nil
+	refusal := &RefusalError{}
+	byAPI := json.Unmarshal(text, &refusal.Problem) == nil && refusal.Type != "" // else a proxy may have answered in its place
+	switch code := response.StatusCode; {
+	case code == http.StatusAccepted && string(bytes.TrimSpace(text)) == "{}", // a request under the key is in flight
+		code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500,
+		byAPI && refusal.Retryable:
+	case code/100 == 2:
+		return backoff.Permanent(json.Unmarshal(text, into))
+	case byAPI:
+		return backoff.Permanent(refusal)
+	default:
+		return backoff.Permanent(fmt.Errorf("answered %s, and not by payonce", response.Status))
 	}
+	err = fmt.Errorf("answered %s", response.Status)
 	if seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")); seconds > 0 {
-		return got, errors.Join(fmt.Errorf("answered %s", got.status), backoff.RetryAfter(seconds))
+		return errors.Join(err, backoff.RetryAfter(seconds))
 	}
-	return got, fmt.Errorf("answered %s", got.status)
-}
-
-// ends reports whether an answer ends a request. A proxy may have answered in the api's place.
-func ends(status int, body []byte) bool {
-	switch {
-	case status == http.StatusAccepted:
-		return string(bytes.TrimSpace(body)) != "{}" // else a request under the key is in flight
-	case status == http.StatusRequestTimeout, status == http.StatusTooEarly, status == http.StatusTooManyRequests, status >= 500:
-		return false
-	}
-	var problem api.Problem
-	return json.Unmarshal(body, &problem) != nil || !problem.Retryable
+	return err
 }

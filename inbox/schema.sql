@@ -8,7 +8,7 @@
 create domain inbox_ended as boolean constraint inbox_done_by_holder check (value);
 
 create table inbox (
-  id            bigint      generated always as identity,
+  id            bigint      generated always as identity primary key,
   receiver      text        collate "C" not null,
   message_id    text        collate "C" not null,
   ordering_key  text        collate "C" not null,
@@ -39,9 +39,6 @@ create table inbox (
   done_fence    bigint,
   finished_at   timestamptz,
   last_error    text,
-
-  -- Each row has its own number.
-  constraint inbox_pkey primary key (id),
 
   -- A message is stored once for each receiver. A second delivery is a duplicate.
   constraint inbox_message_once unique (message_id, receiver),
@@ -105,9 +102,8 @@ create index inbox_finished on inbox (finished_at) where status = 'done';
 create table inbox_holders (
   receiver    text        collate "C" not null,
   holder      text        collate "C" not null,
-  alive_until timestamptz not null,
+  alive_until timestamptz not null, -- database time
 
   -- A processor is registered once.
   constraint inbox_holders_pkey primary key (receiver, holder)
 );
-comment on column inbox_holders.alive_until is 'database time';

@@ -13,6 +13,7 @@ import (
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/ledger"
 )
 
@@ -41,17 +42,17 @@ func (e *OrderTakenError) Error() string { return "the order has the charge " + 
 // AcceptCharge accepts a charge: one read if the key has its answer, one read and one commit if it is new. Before the
 // commit it decides the deadline, the order and the first event; for OneChargePerOrder it reads the charge that holds
 // the order. Errors: domain.ErrInvalid, ErrExpiresInPast, *OrderTakenError unless r.Refuse answers it, and Receive's.
-func (in *Intake) AcceptCharge(ctx context.Context, account Account, r Request, c Charge) (idempotency.Result, error) {
-	request, err := c.firstEvent(account)
+func (in *Intake) AcceptCharge(ctx context.Context, r Request, c Charge) (idempotency.Result, error) {
+	request, err := c.firstEvent(r.Merchant)
 	if err != nil {
 		return idempotency.Result{}, err
 	}
-	request.Reference = reference(account.MerchantID, r.Key)
-	return in.accept(ctx, account, r, func(ctx context.Context, now time.Time) (decision, error) {
+	request.Reference = reference(r.Merchant.ID, r.Key)
+	return in.accept(ctx, r, func(ctx context.Context, now time.Time) (decision, error) {
 		if at := request.ExpiresAt; !at.IsZero() && !now.Before(at) {
 			return decision{}, fmt.Errorf("accept a charge until %s: %w", at, ErrExpiresInPast)
 		}
-		if err := in.checkOrder(ctx, account, c.OrderID); err != nil {
+		if err := in.checkOrder(ctx, r.Merchant, c.OrderID); err != nil {
 			return decision{}, err
 		}
 		events, err := domain.Open(request)
@@ -78,11 +79,11 @@ func nameOf(merchant string, key idempotency.Key) string {
 // The holder may be the charge of an earlier try under this key. Then the key is taken, so the
 // refusal is not stored, and idempotency.Receive replays the first answer.
 // Test: TestAcceptCharge_onceForEachOrder.
-func (in *Intake) checkOrder(ctx context.Context, account Account, order string) error {
-	if !account.OneChargePerOrder {
+func (in *Intake) checkOrder(ctx context.Context, m merchants.Merchant, order string) error {
+	if !m.OneChargePerOrder {
 		return nil
 	}
-	holder, err := ledger.LoadHolder(ctx, in.DB.Tenant(account.MerchantID), account.MerchantID, order)
+	holder, err := ledger.LoadHolder(ctx, in.DB.Tenant(m.ID), m.ID, order)
 	switch {
 	case errors.Is(err, ledger.ErrNotFound), err == nil && holder.Charge.Status == domain.Failed: // it has just freed the order
 		return nil
@@ -97,7 +98,7 @@ func (in *Intake) checkOrder(ctx context.Context, account Account, order string)
 var ErrExpiresInPast = errors.New("the charge expires in the past")
 
 // firstEvent is the first event of the charge, without its reference.
-func (c Charge) firstEvent(a Account) (domain.ChargeRequested, error) {
+func (c Charge) firstEvent(m merchants.Merchant) (domain.ChargeRequested, error) {
 	var expires time.Time
 	if c.ExpiresAt != nil {
 		at, err := time.Parse(time.RFC3339, *c.ExpiresAt)
@@ -106,11 +107,11 @@ func (c Charge) firstEvent(a Account) (domain.ChargeRequested, error) {
 		}
 		expires = at.UTC().Truncate(time.Millisecond)
 	}
-	fees := domain.FeeSchedule{BasisPoints: a.FeeBasisPoints, Fixed: a.FeeFixed[c.Currency]}
+	fees := domain.FeeSchedule{BasisPoints: m.FeeBasisPoints, Fixed: m.FeeFixed[c.Currency]}
 	return domain.ChargeRequested{Terms: domain.Terms{
-		MerchantID: a.MerchantID, OrderID: c.OrderID, Money: domain.Money{Amount: c.Amount, Currency: domain.Currency(c.Currency)}, Fee: fees.Of(c.Amount),
-		PaymentMethod: c.PaymentMethod, Customer: c.Customer, Items: c.Items, Description: c.Description, Metadata: c.Metadata, Notify: a.Notify,
-		ReturnURL: *cmp.Or(c.ReturnURL, new(string)), ExpiresAt: expires, OneChargePerOrder: a.OneChargePerOrder,
+		MerchantID: m.ID, OrderID: c.OrderID, Money: domain.Money{Amount: c.Amount, Currency: domain.Currency(c.Currency)}, Fee: fees.Of(c.Amount),
+		PaymentMethod: c.PaymentMethod, Customer: c.Customer, Items: c.Items, Description: c.Description, Metadata: c.Metadata, Notify: m.HasWebhook,
+		ReturnURL: *cmp.Or(c.ReturnURL, new(string)), ExpiresAt: expires, OneChargePerOrder: m.OneChargePerOrder,
 	}}, nil
 }
 
@@ -118,9 +119,9 @@ func (c Charge) firstEvent(a Account) (domain.ChargeRequested, error) {
 // version: a step in progress records nothing. Then fulfillment's cancelCharge asks the provider.
 // Errors without an answer of r.Refuse: ledger.ErrNotFound, domain.ErrFinished, and those
 // of idempotency.Receive.
-func (in *Intake) CancelCharge(ctx context.Context, account Account, r Request, chargeID string) (idempotency.Result, error) {
-	return in.accept(ctx, account, r, func(ctx context.Context, _ time.Time) (decision, error) {
-		stream, err := in.load(ctx, account, chargeID)
+func (in *Intake) CancelCharge(ctx context.Context, r Request, chargeID string) (idempotency.Result, error) {
+	return in.accept(ctx, r, func(ctx context.Context, _ time.Time) (decision, error) {
+		stream, err := in.load(ctx, r.Merchant.ID, chargeID)
 		if err != nil {
 			return decision{}, err
 		}
@@ -132,8 +133,8 @@ func (in *Intake) CancelCharge(ctx context.Context, account Account, r Request, 
 // Abandon stores an answer under a free key, to any request: one that is still on its way gets it, and
 // does nothing. For a key that a request has used the error is idempotency.ErrReused, also after the key
 // has expired, and for one that was abandoned before and has expired it is idempotency.ErrExpired.
-func (in *Intake) Abandon(ctx context.Context, account Account, r Request, answer idempotency.Answer) error {
+func (in *Intake) Abandon(ctx context.Context, r Request, answer idempotency.Answer) error {
 	r.Fingerprint, r.Canonical = nil, nil
-	_, err := in.receive(ctx, account, r, func(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) { return answer, nil })
+	_, err := in.receive(ctx, r, func(context.Context, *pgx.Batch, time.Time) (idempotency.Answer, error) { return answer, nil })
 	return err
 }

@@ -34,6 +34,7 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
+	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
@@ -49,25 +50,15 @@ type Intake struct {
 	OnCommit func(error)
 }
 
-// Account is the caller, as far as accepting depends on it.
-type Account struct {
-	MerchantID     string
-	FeeBasisPoints int64
-	FeeFixed       map[string]int64 // currency → minor units
-	Notify         bool             // the merchant has a webhook endpoint
-
-	// OneChargePerOrder: an order has at most one charge that is pending or has succeeded.
-	OneChargePerOrder bool
-}
-
 // Request identifies a request by Key and Fingerprint: the same key with another fingerprint
 // is idempotency.ErrReused. The other fields identify nothing.
 type Request struct {
-	Key idempotency.Key // its scope becomes the account's merchant
+	Key idempotency.Key // its scope becomes the merchant
 	idempotency.Request
-	ID     string // of the HTTP request, for correlation
-	APIKey string // the id of the API key, never the key
-	Client string // the client's address
+	Merchant merchants.Merchant // the caller
+	ID       string             // of the HTTP request, for correlation
+	APIKey   string             // the id of the API key, never the key
+	Client   string             // the client's address
 	// Metadata becomes metadata of the message that the request causes. It decides nothing.
 	Metadata map[string]string
 
@@ -93,8 +84,8 @@ type decision struct {
 //
 // If we die here: before the commit nothing is stored and the client's retry runs from the start; after it the
 // client's retry is answered from the key. Test: TestWalk in e2e.
-func (in *Intake) accept(ctx context.Context, account Account, r Request, decide func(ctx context.Context, now time.Time) (decision, error)) (idempotency.Result, error) {
-	return in.receive(ctx, account, r, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
+func (in *Intake) accept(ctx context.Context, r Request, decide func(ctx context.Context, now time.Time) (decision, error)) (idempotency.Result, error) {
+	return in.receive(ctx, r, func(ctx context.Context, b *pgx.Batch, now time.Time) (idempotency.Answer, error) {
 		d, err := decide(ctx, now)
 		if err != nil && r.Refuse != nil {
 			if refusal, ok := r.Refuse(err); ok {
@@ -111,11 +102,11 @@ func (in *Intake) accept(ctx context.Context, account Account, r Request, decide
 	})
 }
 
-// receive works as the account's merchant, whose rows alone row-level security allows (postgres.DB.Tenant).
-func (in *Intake) receive(ctx context.Context, account Account, r Request, work idempotency.Work) (idempotency.Result, error) {
-	o, db := in.Options, observedDB{in.DB.Tenant(account.MerchantID), in.OnCommit}
+// receive works as the merchant, whose rows alone row-level security allows (postgres.DB.Tenant).
+func (in *Intake) receive(ctx context.Context, r Request, work idempotency.Work) (idempotency.Result, error) {
+	o, db := in.Options, observedDB{in.DB.Tenant(r.Merchant.ID), in.OnCommit}
 	o.Wait, o.IsConflict = cmp.Or(r.Wait, o.Wait), ledger.IsConflict
-	r.Key.Scope = account.MerchantID
+	r.Key.Scope = r.Merchant.ID
 	return idempotency.Receive(ctx, db, r.Key, r.Request, o, work)
 }
 
@@ -151,11 +142,11 @@ func (r Request) write(b *pgx.Batch, s ledger.Stream, events []domain.Event, now
 	})
 }
 
-// load returns the stream of a charge of the account. Another merchant's charge is
+// load returns the stream of a charge of a merchant. Another merchant's charge is
 // ledger.ErrNotFound: row-level security hides it, and so does this check.
-func (in *Intake) load(ctx context.Context, account Account, chargeID string) (ledger.Stream, error) {
-	s, err := ledger.Load(ctx, in.DB.Tenant(account.MerchantID), chargeID)
-	if err == nil && s.Charge.MerchantID != account.MerchantID {
+func (in *Intake) load(ctx context.Context, merchant, chargeID string) (ledger.Stream, error) {
+	s, err := ledger.Load(ctx, in.DB.Tenant(merchant), chargeID)
+	if err == nil && s.Charge.MerchantID != merchant {
 		return ledger.Stream{}, fmt.Errorf("load stream %s: %w", chargeID, ledger.ErrNotFound)
 	}
 	if err != nil && !errors.Is(err, ledger.ErrNotFound) {

@@ -22,6 +22,7 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -31,16 +32,13 @@ import (
 
 func TestMain(m *testing.M) { testrun.Main(m) }
 
-func acme() intake.Account {
-	return intake.Account{MerchantID: "acme", FeeBasisPoints: 250, FeeFixed: map[string]int64{"EUR": 5}, Notify: true}
-}
-
-// request is one under a key.
+// request is one of acme under a key.
 func request(key string) intake.Request {
 	r := intake.Request{
-		Key:     idempotency.Key{Scope: "acme", Operation: "POST /v1/charges", Value: key},
-		Request: idempotency.Request{Fingerprint: []byte("f")},
-		ID:      "req_1",
+		Key:      idempotency.Key{Scope: "acme", Operation: "POST /v1/charges", Value: key},
+		Request:  idempotency.Request{Fingerprint: []byte("f")},
+		Merchant: merchants.Merchant{ID: "acme", FeeBasisPoints: 250, FeeFixed: map[string]int64{"EUR": 5}, HasWebhook: true},
+		ID:       "req_1",
 	}
 	r.Refuse = func(err error) (idempotency.Answer, bool) {
 		if taken, ok := errors.AsType[*intake.OrderTakenError](err); ok {
@@ -73,7 +71,7 @@ func mug() intake.Charge {
 
 func accept(t *testing.T, in *intake.Intake, r intake.Request) idempotency.Result {
 	t.Helper()
-	accepted, err := in.AcceptCharge(t.Context(), acme(), r, mug())
+	accepted, err := in.AcceptCharge(t.Context(), r, mug())
 	testdb.Must(t, err)
 	return accepted
 }
@@ -158,7 +156,7 @@ func TestRequestRefund(t *testing.T) {
 	db, lost := testdb.Reused(t), testdb.Reused(t)
 	charge := captured(t, db, "charge")
 	before := tables(t, db)
-	got, err := keeping(t, db).RequestRefund(t.Context(), acme(), refunding("k1"), charge, intake.Refund{Amount: some(400).Amount, Reason: "broken"})
+	got, err := keeping(t, db).RequestRefund(t.Context(), refunding("k1"), charge, intake.Refund{Amount: some(400).Amount, Reason: "broken"})
 	testdb.Must(t, err)
 	for table, rows := range tables(t, db) {
 		if rows != before[table]+1 {
@@ -176,7 +174,9 @@ func TestRequestRefund(t *testing.T) {
 	}
 
 	// What an owner of the tables reads is not hidden from it, so the charge itself says whose it is.
-	other, err := (&intake.Intake{DB: db}).RequestRefund(t.Context(), intake.Account{MerchantID: "globex"}, refunding("k2"), charge, some(1))
+	globex := refunding("k2")
+	globex.Merchant = merchants.Merchant{ID: "globex"}
+	other, err := (&intake.Intake{DB: db}).RequestRefund(t.Context(), globex, charge, some(1))
 	if err != nil || string(other.Body) != ledger.ErrNotFound.Error() {
 		t.Errorf("another merchant is answered %s, %v", other.Body, err)
 	}
@@ -185,7 +185,7 @@ func TestRequestRefund(t *testing.T) {
 	record(t, lost, charge, func(domain.Charge) []domain.Event {
 		return []domain.Event{domain.RefundObserved{RefundID: id, Provider: domain.Provider, ProviderRefund: "rp_1", Amount: 400}}
 	})
-	got, err = keeping(t, lost).RequestRefund(t.Context(), acme(), refunding("k1"), charge, some(400))
+	got, err = keeping(t, lost).RequestRefund(t.Context(), refunding("k1"), charge, some(400))
 	if last := load(t, lost, charge).Head().Type; err != nil || got.Header.Get("Location") != "/v1/charges/"+charge+"/refunds/"+id || last != "refund.observed.v1" {
 		t.Errorf("answered %s: %v, and the charge ends with %s", got.Header.Get("Location"), err, last)
 	}
@@ -212,7 +212,7 @@ func TestRivalRefunds(t *testing.T) {
 		var work errgroup.Group
 		for i := range 10 {
 			work.Go(func() error {
-				got, err := in.RequestRefund(t.Context(), acme(), refunding(fmt.Sprint(round, "-", i)), charge, some(600))
+				got, err := in.RequestRefund(t.Context(), refunding(fmt.Sprint(round, "-", i)), charge, some(600))
 				if got.StatusCode == http.StatusAccepted {
 					accepted.Add(1)
 				}
@@ -301,7 +301,7 @@ select count(distinct xid)
 		db := testdb.Reused(t)
 		in, c := keeping(t, db), mug()
 		c.Amount = -1
-		if _, err := in.AcceptCharge(t.Context(), acme(), request("k1"), c); !errors.Is(err, domain.ErrInvalid) {
+		if _, err := in.AcceptCharge(t.Context(), request("k1"), c); !errors.Is(err, domain.ErrInvalid) {
 			t.Errorf("accepted: %v", err)
 		}
 		c.Amount = 1
@@ -309,13 +309,13 @@ select count(distinct xid)
 			c.ExpiresAt = new(time.Now().Add(d).Format(time.RFC3339Nano))
 			return c
 		}
-		if _, err := in.AcceptCharge(t.Context(), acme(), request("k1"), until(-time.Second)); !errors.Is(err, intake.ErrExpiresInPast) {
+		if _, err := in.AcceptCharge(t.Context(), request("k1"), until(-time.Second)); !errors.Is(err, intake.ErrExpiresInPast) {
 			t.Errorf("accepted: %v", err)
 		}
 		wantCharges(t, db, 0)
-		first, err := in.AcceptCharge(t.Context(), acme(), request("k1"), until(time.Hour)) // the key is free
+		first, err := in.AcceptCharge(t.Context(), request("k1"), until(time.Hour)) // the key is free
 		testdb.Must(t, err)
-		again, err := in.AcceptCharge(t.Context(), acme(), request("k1"), until(-time.Second))
+		again, err := in.AcceptCharge(t.Context(), request("k1"), until(-time.Second))
 		testdb.Must(t, err)
 		if !again.Replayed || again.Header.Get("Location") != first.Header.Get("Location") {
 			t.Errorf("the replay is %+v", again)
@@ -333,7 +333,7 @@ func TestCancelCharge(t *testing.T) {
 	for _, key := range []string{"k1", "k1", "k2"} {
 		r := request(key)
 		r.Key.Operation = "POST /v1/charges/:id/cancel"
-		got, err := in.CancelCharge(t.Context(), acme(), r, id)
+		got, err := in.CancelCharge(t.Context(), r, id)
 		testdb.Must(t, err)
 		testrun.Same(t, "status", http.StatusAccepted, got.StatusCode)
 	}
@@ -341,15 +341,19 @@ func TestCancelCharge(t *testing.T) {
 	testrun.Same(t, "events", 2, len(load(t, db, id).Events))
 }
 
-// TestAcceptCharge_onceForEachOrder: whatever its keys are, an order of an account with
+// TestAcceptCharge_onceForEachOrder: whatever its keys are, an order of a merchant with
 // OneChargePerOrder has one charge until that fails. While the holder of the order is not known, nothing is decided.
 func TestAcceptCharge_onceForEachOrder(t *testing.T) {
 	t.Parallel()
 	db := testdb.Reused(t)
-	in, account := keeping(t, db), acme()
-	account.OneChargePerOrder = true
+	in := keeping(t, db)
+	once := func(key string) intake.Request {
+		r := request(key)
+		r.Merchant.OneChargePerOrder = true
+		return r
+	}
 	testdb.Exec(t, db.Pool(), `alter table held_orders rename to away`)
-	_, err := in.AcceptCharge(t.Context(), account, request("k0"), mug())
+	_, err := in.AcceptCharge(t.Context(), once("k0"), mug())
 	testdb.Exec(t, db.Pool(), `alter table away rename to held_orders`)
 	if !errors.Is(err, idempotency.ErrUnknown) {
 		t.Errorf("the error is %v", err)
@@ -357,7 +361,7 @@ func TestAcceptCharge_onceForEachOrder(t *testing.T) {
 	wantCharges(t, db, 0)
 	const keys = 6
 	ask := func(n int) idempotency.Result {
-		answer, err := in.AcceptCharge(t.Context(), account, request("k"+strconv.Itoa(n)), mug())
+		answer, err := in.AcceptCharge(t.Context(), once("k"+strconv.Itoa(n)), mug())
 		if err != nil {
 			t.Error(err)
 		}
@@ -406,8 +410,8 @@ func TestAcceptCharge_onceForEachOrder(t *testing.T) {
 	if late := ask(200); string(late.Body) != succeeded {
 		t.Errorf("a refunded charge has lost its order: %s", late.Body)
 	}
-	if other, err := in.AcceptCharge(t.Context(), acme(), request("other"), mug()); err != nil || other.StatusCode != http.StatusAccepted {
-		t.Errorf("an account without the wish: %d, %v", other.StatusCode, err)
+	if other, err := in.AcceptCharge(t.Context(), request("other"), mug()); err != nil || other.StatusCode != http.StatusAccepted {
+		t.Errorf("a merchant without the wish: %d, %v", other.StatusCode, err)
 	}
 }
 
@@ -433,9 +437,9 @@ func TestGroupCommit_ofSeveralRequests(t *testing.T) {
 		for i := range times {
 			for key := from; key < to; key++ {
 				work.Go(func() error {
-					account := acme()
-					account.MerchantID = []string{"acme", "globex"}[key%2]
-					accepted, err := in.AcceptCharge(t.Context(), account, request(fmt.Sprint("k", key/2)), mug())
+					r := request(fmt.Sprint("k", key/2))
+					r.Merchant.ID = []string{"acme", "globex"}[key%2]
+					accepted, err := in.AcceptCharge(t.Context(), r, mug())
 					answers[key][i] = string(accepted.Body)
 					return err
 				})

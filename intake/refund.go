@@ -28,11 +28,11 @@ type Refund struct {
 // only some succeed. Errors without an answer of r.Refuse: ledger.ErrNotFound,
 // domain.ErrNotCaptured, domain.ErrExceedsCaptured, domain.ErrTooManyRefunds, ErrIncrement, and
 // those of idempotency.Receive.
-func (in *Intake) RequestRefund(ctx context.Context, account Account, r Request, chargeID string, refund Refund) (idempotency.Result, error) {
-	id := "re_" + nameOf(account.MerchantID, r.Key)
-	request := domain.RefundRequested{RefundID: id, Amount: *cmp.Or(refund.Amount, new(int64)), Reason: refund.Reason, Notify: account.Notify}
-	return in.accept(ctx, account, r, func(ctx context.Context, _ time.Time) (decision, error) {
-		stream, err := in.load(ctx, account, chargeID)
+func (in *Intake) RequestRefund(ctx context.Context, r Request, chargeID string, refund Refund) (idempotency.Result, error) {
+	id := "re_" + nameOf(r.Merchant.ID, r.Key)
+	request := domain.RefundRequested{RefundID: id, Amount: *cmp.Or(refund.Amount, new(int64)), Reason: refund.Reason, Notify: r.Merchant.HasWebhook}
+	return in.accept(ctx, r, func(ctx context.Context, _ time.Time) (decision, error) {
+		stream, err := in.load(ctx, r.Merchant.ID, chargeID)
 		if err != nil {
 			return decision{}, err
 		}

@@ -26,10 +26,5 @@ create table outbox (
 );
 comment on column outbox.message_id is 'the Watermill UUID; payonce stores the event id here';
 
--- The topics that were read. A reader locks its topic's row, for which its role needs update.
-create table outbox_topics (
-  topic text collate "C" not null,
-
-  -- A topic has one row, and so one reader.
-  constraint outbox_topics_pkey primary key (topic)
-);
+-- The topics that were read: one row for each, and so one reader. A reader locks it, for which its role needs update.
+create table outbox_topics (topic text collate "C" primary key);

@@ -15,8 +15,8 @@ import (
 
 // metrics are those of an api.
 type metrics struct {
-	requests, denials, keys, commits, events, ignored, clock telemetry.Counter
-	took, lookup                                             telemetry.Times
+	requests, denials, keys, commits, events, clock telemetry.Counter
+	took, lookup                                    telemetry.Times
 }
 
 func meter(r *telemetry.Registry) *metrics {
@@ -36,8 +36,6 @@ func meter(r *telemetry.Registry) *metrics {
 			telemetry.LabelOf("outcome", outcomes...), telemetry.LabelOf("constraint", "", "idempotency_keys_once")),
 		events: r.Counter("payonce_webhook_events_total",
 			"Signed events of the provider about our payments, repetitions among them."),
-		ignored: r.Counter("payonce_webhook_events_ignored_total",
-			"Signed events of the provider that are about no payment of ours, or of a type that payonce does not use."),
 		clock: r.Counter("payonce_webhook_events_outside_time_total",
 			"Events of the provider whose signature is right and more than five minutes from the program's clock. They are refused."),
 		lookup: r.Times("payonce_idempotency_lookup_duration_seconds",
@@ -84,8 +82,6 @@ func (m *metrics) answered(a httpapi.Answer) (key string) {
 		m.denials.Add(1, string(a.Result))
 	case httpapi.EventSent:
 		m.events.Add(1)
-	case httpapi.EventIgnored:
-		m.ignored.Add(1)
 	case httpapi.EventClock:
 		m.clock.Add(1)
 	default:

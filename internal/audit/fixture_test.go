@@ -15,6 +15,7 @@ import (
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -64,7 +65,7 @@ func newFixture(t *testing.T) *fixture {
 	f.notify("declined")
 
 	for _, key := range []string{"canceled", "canceled-again"} {
-		_, err := f.intake().CancelCharge(t.Context(), account("acme", true), request("acme", "POST /v1/charges/:id/cancel", key), f.ids["canceled"])
+		_, err := f.intake().CancelCharge(t.Context(), request("acme", true, "POST /v1/charges/:id/cancel", key), f.ids["canceled"])
 		testdb.Must(t, err)
 	}
 	f.run("work")
@@ -132,15 +133,12 @@ func (f *fixture) intake() *intake.Intake {
 	return &intake.Intake{DB: f.db, Options: idempotency.Options{Retention: time.Hour}}
 }
 
-func account(merchant string, notify bool) intake.Account {
-	return intake.Account{MerchantID: merchant, FeeBasisPoints: 300, Notify: notify, OneChargePerOrder: true}
-}
-
-func request(merchant, operation, name string) intake.Request {
+func request(merchant string, notify bool, operation, name string) intake.Request {
 	return intake.Request{
-		Key:     idempotency.Key{Scope: merchant, Operation: operation, Value: "key-" + name},
-		Request: idempotency.Request{Fingerprint: idempotency.Fingerprint([]byte(name))},
-		ID:      "request-" + name,
+		Merchant: merchants.Merchant{ID: merchant, FeeBasisPoints: 300, HasWebhook: notify, OneChargePerOrder: true},
+		Key:      idempotency.Key{Scope: merchant, Operation: operation, Value: "key-" + name},
+		Request:  idempotency.Request{Fingerprint: idempotency.Fingerprint([]byte(name))},
+		ID:       "request-" + name,
 	}
 }
 
@@ -151,8 +149,8 @@ func (f *fixture) accept(merchant, name string, notify bool) {
 }
 
 func (f *fixture) tryAccept(ctx context.Context, merchant, name string, notify bool) error {
-	accepted, err := f.intake().AcceptCharge(ctx, account(merchant, notify),
-		request(merchant, "POST /v1/charges", strings.TrimSuffix(name, " of "+merchant)), intake.Charge{
+	accepted, err := f.intake().AcceptCharge(ctx,
+		request(merchant, notify, "POST /v1/charges", strings.TrimSuffix(name, " of "+merchant)), intake.Charge{
 			OrderID: name, Amount: 1000, Currency: "USD", PaymentMethod: "pm_card_visa",
 			Items:       []domain.Item{{SKU: "tshirt", Quantity: 2}},
 			Description: "a secret", Metadata: map[string]string{"note": "a secret"},
@@ -164,7 +162,7 @@ func (f *fixture) tryAccept(ctx context.Context, merchant, name string, notify b
 // refund accepts a refund of the charge "refunded" and receives its message.
 func (f *fixture) refund(name string, amount int64) {
 	f.t.Helper()
-	accepted, err := f.intake().RequestRefund(f.t.Context(), account("acme", true), request("acme", "POST /v1/charges/:id/refunds", name),
+	accepted, err := f.intake().RequestRefund(f.t.Context(), request("acme", true, "POST /v1/charges/:id/refunds", name),
 		f.ids["refunded"], intake.Refund{Amount: &amount, Reason: "a secret"})
 	testdb.Must(f.t, err)
 	f.ids[name] = path.Base(accepted.Header.Get("Location"))

@@ -294,7 +294,8 @@ func TestNotFound(t *testing.T) {
 	wantReplay(t, first, w.send(t, to(charge+"/cancel", "cancel", "")))
 }
 
-func TestHoldsCard_knowsTheNetworksInUse(t *testing.T) {
+// TestHoldsCard: the networks in use, then separators and neighbours.
+func TestHoldsCard(t *testing.T) {
 	t.Parallel()
 	lengths := map[string][]int{ // of each network's first and last prefixes, and of their neighbours
 		"4": {16, 19}, "50": nil, "51": {16}, "55": {16}, "56": nil, "2220": nil, "2221": {16}, "2720": {16}, "2721": nil,
@@ -318,10 +319,6 @@ func TestHoldsCard_knowsTheNetworksInUse(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestHoldsCard_bySeparatorsAndNeighbours(t *testing.T) {
-	t.Parallel()
 	for text, want := range map[string]bool{
 		"4242 4242 4242 4242": true, "4242-4242-4242-4242": true, "4242 4242-42424242": true, "4 2 4 2 4 2 4 2 4 2 4 2 4 2 4 2": true,
 		"4242 4242 4242 4242 12/30": true, "no. 1-4242-4242-4242-4242.": true, "(3782 822463 10005)": true, "_4242424242424242_": true,

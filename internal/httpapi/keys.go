@@ -8,16 +8,20 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
+	"github.com/payonce/payonce/ledger"
 )
 
 // Headers of keyed requests and answers.
@@ -36,7 +40,7 @@ const (
 // and escapes do not count.
 func keyed[T any](
 	a *API, validate func(T) error,
-	accept func(ctx context.Context, account intake.Account, r intake.Request, id string, body T) (idempotency.Result, error),
+	accept func(ctx context.Context, r intake.Request, id string, body T) (idempotency.Result, error),
 ) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		body, err := decode(c, validate)
@@ -57,7 +61,7 @@ func keyed[T any](
 		canonical, _ := json.Marshal(body) // it was decoded from JSON: it cannot fail
 		r := a.request(c, operation(c), storedKey(value), canonical)
 		r.Wait, r.Refuse = preferredWait(c.Request().Header.Values(headerPrefer)), refuseOf(c)
-		outcome, err := accept(c.Request().Context(), a.account(c), r, id, body)
+		outcome, err := accept(c.Request().Context(), r, id, body)
 		if !outcome.ExpiresAt.IsZero() {
 			h.Set(headerExpires, outcome.ExpiresAt.UTC().Format(http.TimeFormat))
 		}
@@ -76,25 +80,47 @@ func keyed[T any](
 	}
 }
 
-// account is the merchant's, as a request needs it.
-func (a *API) account(c echo.Context) intake.Account {
-	m := merchantOf(c)
-	return intake.Account{
-		MerchantID: m.ID, FeeBasisPoints: m.FeeBasisPoints, FeeFixed: m.FeeFixed, Notify: m.HasWebhook,
-		OneChargePerOrder: a.OneChargePerOrder || m.OneChargePerOrder,
+// createCharge is POST /v1/charges.
+func (a *API) createCharge(ctx context.Context, r intake.Request, _ string, body intake.Charge) (idempotency.Result, error) {
+	return a.Intake.AcceptCharge(ctx, r, body)
+}
+
+// cancelCharge is POST /v1/charges/{id}/cancel. Its body is empty or {}.
+func (a *API) cancelCharge(ctx context.Context, r intake.Request, id string, _ struct{}) (idempotency.Result, error) {
+	return a.Intake.CancelCharge(ctx, r, id)
+}
+
+// chargeID is the id in the path, "" where there is none. What cannot be one is refused before
+// anything is stored about it.
+func chargeID(c echo.Context) (string, error) {
+	id := param(c, "id")
+	if !utf8.ValidString(id) || hasNUL(id) || holdsCard(id) {
+		return "", ledger.ErrNotFound
 	}
+	return id, nil
+}
+
+// param is a part of the path, decoded: %63h_1 is ch_1.
+func param(c echo.Context, name string) string {
+	raw := c.Param(name)
+	// Without a raw path the router has matched what is decoded.
+	if decoded, err := url.PathUnescape(raw); err == nil && c.Request().URL.RawPath != "" {
+		return decoded
+	}
+	return raw
 }
 
 // request identifies a request by its key and its canonical body.
 func (a *API) request(c echo.Context, operation, key string, canonical []byte) intake.Request {
-	m := merchantOf(c).ID
+	m := merchantOf(c)
 	return intake.Request{
-		Key: idempotency.Key{Scope: m, Operation: operation, Value: key},
+		Key: idempotency.Key{Scope: m.ID, Operation: operation, Value: key},
 		Request: idempotency.Request{
 			Fingerprint: idempotency.Fingerprint([]byte("v1"), []byte(c.Request().Method),
-				[]byte(c.Request().URL.Path), []byte(m), canonical),
+				[]byte(c.Request().URL.Path), []byte(m.ID), canonical),
 			Canonical: canonical,
 		},
+		Merchant: m,
 		ID:       c.Response().Header().Get(echo.HeaderXRequestID),
 		APIKey:   exchangeOf(c).keyID,
 		Client:   exchangeOf(c).client.String(),
@@ -170,6 +196,55 @@ func (a *API) getKey(c echo.Context) (any, error) {
 	}
 	slices.SortStableFunc(views, func(a, b keyView) int { return a.FirstSeen.Compare(b.FirstSeen) })
 	return map[string]any{"data": views}, nil
+}
+
+// abandonment is what became of a key that its owner has given up.
+type abandonment struct {
+	Abandoned  bool         `json:"abandoned"`        // no request under the key took effect, and none will
+	StatusCode int          `json:"status_code"`      // of the answer under the key
+	Charge     *domain.View `json:"charge,omitempty"` // that was accepted before
+}
+
+// abandonKey is POST /v1/idempotency-keys/{key}/abandon. A key that no charge was requested
+// under is taken. A charge that was is canceled if it still can be. The client may ask again
+// at any time: it gets what is true then.
+func (a *API) abandonKey(c echo.Context) (any, error) {
+	if _, err := decode[struct{}](c, nil); err != nil {
+		return nil, err
+	}
+	given, err := keyOfPath(c)
+	if err != nil {
+		return nil, err
+	}
+	ctx := c.Request().Context()
+	p := errKeyAbandoned
+	p.Instance = chargesPath
+	r := a.request(c, http.MethodPost+" "+chargesPath, storedKey(given), nil)
+	err = a.Intake.Abandon(ctx, r, problemAnswer(p.Status, p.encoded()))
+	if err == nil {
+		return abandonment{Abandoned: true, StatusCode: p.Status}, nil
+	}
+	if !errors.Is(err, idempotency.ErrReused) && !errors.Is(err, idempotency.ErrExpired) {
+		return nil, err
+	}
+	state, err := a.Intake.Options.ReadKey(ctx, a.tenant(c), r.Key)
+	if err != nil {
+		return nil, err
+	}
+	id, isCharge := strings.CutPrefix(state.Header.Get(echo.HeaderLocation), chargesPath+"/")
+	if !isCharge { // it was refused, or given up long ago
+		return abandonment{Abandoned: state.StatusCode == p.Status, StatusCode: state.StatusCode}, nil
+	}
+	cancel := a.request(c, operation(c), storedKey(given), nil)
+	cancel.Refuse, cancel.Fingerprint = refuseOf(c), nil // however the path spells the key
+	if _, err := a.Intake.CancelCharge(ctx, cancel, id); err != nil && !errors.Is(err, idempotency.ErrExpired) {
+		return nil, err
+	}
+	s, err := ledger.Load(ctx, a.tenant(c), id)
+	if err != nil {
+		return nil, err
+	}
+	return abandonment{StatusCode: state.StatusCode, Charge: new(s.View())}, nil
 }
 
 // keyOfPath is the key that a path names. It may be quoted, as in a header, and need not be: a

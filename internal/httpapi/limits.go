@@ -78,33 +78,27 @@ func newCapacity(most, share int) *capacity {
 	return &capacity{most: most, share: share, of: map[string]int{}}
 }
 
-// enter admits n requests, or bytes, of a merchant until leave is called. More than there may be
-// are refused with errBusy.
-func (a *capacity) enter(merchant string, n int) (leave func(), err error) {
+// take counts n requests, or bytes, of a merchant if there may be so many more. Below zero it releases them.
+func (a *capacity) take(merchant string, n int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.most > 0 && a.all+n > a.most || a.share > 0 && a.of[merchant]+n > a.share {
-		return nil, errBusy
+	if n > 0 && (a.most > 0 && a.all+n > a.most || a.share > 0 && a.of[merchant]+n > a.share) {
+		return false
 	}
 	a.all += n
-	a.of[merchant] += n
-	return func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.all -= n
-		if a.of[merchant] -= n; a.of[merchant] == 0 {
-			delete(a.of, merchant)
-		}
-	}, nil
+	if a.of[merchant] += n; a.of[merchant] == 0 {
+		delete(a.of, merchant)
+	}
+	return true
 }
 
-// within does something that counts as n requests, or bytes, of a merchant, also if it panics.
+// within does something that counts as n requests, or bytes, of a merchant, also if it panics. One more than there may be
+// is refused with errBusy.
 func (a *capacity) within(merchant string, n int, do func() error) error {
-	leave, err := a.enter(merchant, n)
-	if err != nil {
-		return err
+	if !a.take(merchant, n) {
+		return errBusy
 	}
-	defer leave()
+	defer a.take(merchant, -n)
 	return do()
 }
 

@@ -114,7 +114,6 @@ const (
 	KeyInUse       Result = "in_use"      // its first request did not end in time
 	KeyUnavailable Result = "unavailable" // the store could not say
 	EventSent      Result = "sent"        // to the worker: the event is about one of our charges
-	EventIgnored   Result = "ignored"     // about no charge of ours, or of no use
 	EventClock     Result = "clock"       // refused for its time alone
 )
 

@@ -156,10 +156,8 @@ func invalid(fields ...fieldError) problem {
 // another caller. A name that holds a card number is left out.
 func reused(pointers []string) problem {
 	p := errKeyReused
-	for _, pointer := range pointers {
-		if !holdsCard(pointer) {
-			p.Errors = append(p.Errors, fieldError{Pointer: pointer, Detail: "differs from the first request"})
-		}
+	for _, pointer := range slices.DeleteFunc(pointers, holdsCard) {
+		p.Errors = append(p.Errors, fieldError{Pointer: pointer, Detail: "differs from the first request"})
 	}
 	return p
 }

@@ -137,7 +137,6 @@ var keyedPaths = []string{chargesPath, cancelPath, refundsPath}
 // Handler routes requests.
 func (a *API) Handler() http.Handler {
 	e := echo.New()
-	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = a.problem
 	e.IPExtractor = clientBehind(a.TrustedProxies)
 	e.Use(
@@ -170,7 +169,7 @@ func (a *API) Handler() http.Handler {
 	get("/v1/charges/:id/refunds/:refund", merchants.ChargesRead, a.ofCharge(getRefund))
 	get("/v1/events", merchants.ChargesRead, a.answer(a.followEvents))
 	get("/v1/idempotency-keys/:key", merchants.ChargesRead, a.answer(a.getKey))
-	post(abandonPath, merchants.ChargesWrite, a.answer(a.abandonKey))
+	post("/v1/idempotency-keys/:key/abandon", merchants.ChargesWrite, a.answer(a.abandonKey))
 	get("/v1/balances", merchants.ChargesRead, a.answer(a.getBalances))
 	post(stripePath, "", a.answer(a.receiveStripe))
 	return e

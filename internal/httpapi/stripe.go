@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -76,14 +75,12 @@ func (a *API) receiveStripe(c echo.Context) (any, error) {
 	if json.Unmarshal(body, &e) != nil || !isReference(e.ID, maxReference) || !isReference(e.Type, maxEventType) {
 		return nil, errNoEvent
 	}
-	var err error
 	if concernsPayments(e.Type) {
-		err = a.store(c, e)
+		if err := a.store(c, e); err != nil {
+			return nil, err
+		}
 	}
-	if err == nil {
-		exchangeOf(c).Result = cmp.Or(exchangeOf(c).Result, EventIgnored)
-	}
-	return map[string]bool{"received": true}, err
+	return map[string]bool{"received": true}, nil
 }
 
 var errNoEvent = errMalformed.because("the body is not an event")
@@ -136,14 +133,13 @@ func (a *API) store(c echo.Context, e stripeEvent) error {
 		Topic: domain.Topic, ID: e.ID, Type: "stripe." + e.Type, OrderingKey: charge.StreamID, Partition: charge.MerchantID,
 		Payload: payload, Metadata: a.Carry(ctx),
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		err = a.DB.Tenant(charge.MerchantID).Commit(ctx, b)
 	}
-	if err := a.DB.Tenant(charge.MerchantID).Commit(ctx, b); err != nil {
-		return err
+	if err == nil {
+		exchangeOf(c).Result = EventSent
 	}
-	exchangeOf(c).Result = EventSent
-	return nil
+	return err
 }
 
 // Stripe's scheme, as published: Stripe-Signature holds t=… and one v1=… per secret of the

@@ -138,35 +138,34 @@ func TestStripeEvent_isRefused(t *testing.T) {
 		c.path = path
 		return c
 	}
+	const unsignedEvent, malformed = "/problems/webhook-signature", "/problems/malformed"
 	for name, test := range map[string]struct {
 		call call
 		kind string
 	}{
-		"the signature beats the body":       {unsigned("{"), "/problems/webhook-signature"},
-		"an API key is no signature":         {unsigned("{").with("Authorization", "Bearer "+apiKey), "/problems/webhook-signature"},
-		"an idempotency key is no signature": {unsigned("{}").with("Idempotency-Key", "key-1"), "/problems/webhook-signature"},
+		"the signature beats the body":       {unsigned("{"), unsignedEvent},
+		"an API key is no signature":         {unsigned("{").with("Authorization", "Bearer "+apiKey), unsignedEvent},
+		"an idempotency key is no signature": {unsigned("{}").with("Idempotency-Key", "key-1"), unsignedEvent},
 		"only POST brings events":            {signed(right).like(http.MethodPut), "/problems/method-not-allowed"},
 		"no path below is open":              {at("/v1/webhooks/stripe/x"), "/problems/unauthorized"},
 		"no other spelling is open":          {at("/v1/webhooks%2Fstripe"), "/problems/unauthorized"},
 		"more than 1 MiB":                    {signed(padded(right, 1<<20+1)), "/problems/too-large"},
+		"nothing":                            {signed(""), malformed},
+		"not JSON":                           {signed(right[1:]), malformed},
+		"NUL":                                {signed(right + "\x00"), malformed},
+		"a member twice":                     {signed(strings.Replace(right, `"livemode":false`, `"id":"evt_2"`, 1)), malformed},
+		"no id":                              {signed(strings.Replace(right, `"id":"evt_1"`, `"no":1`, 1)), malformed},
+		"an id of 256 characters":            {signed(event(strings.Repeat("e", 256), "payment_intent.succeeded", intentOf(charge))), malformed},
+		"a type of 101 characters":           {signed(event("evt_1", "payment_intent."+strings.Repeat("a", 86), intentOf(charge))), malformed},
+		"no data":                            {signed(`{"id":"evt_1","type":"payment_intent.succeeded"}`), malformed},
+		"a type that is no ASCII":            {signed(event("evt_1", "payment_intent.\ufffd", intentOf(charge))), malformed},
+		"half a surrogate pair":              {signed(strings.Replace(right, "ref_1", `\ud800`, 1)), malformed},
+		"an object without id":               {signed(event("evt_1", "payment_intent.succeeded", `{}`)), malformed},
+		"lists within lists": {
+			signed(event("evt_1", "payment_intent.succeeded", strings.Repeat("[", 20_000)+strings.Repeat("]", 20_000))), malformed,
+		},
 	} {
 		t.Run(name, func(t *testing.T) { wantProblem(t, w.send(t, test.call), test.kind) })
-	}
-	for name, e := range map[string]string{
-		"nothing":                  "",
-		"not JSON":                 right[1:],
-		"NUL":                      right + "\x00",
-		"a member twice":           strings.Replace(right, `"livemode":false`, `"id":"evt_2"`, 1),
-		"no id":                    strings.Replace(right, `"id":"evt_1"`, `"no":1`, 1),
-		"an id of 256 characters":  event(strings.Repeat("e", 256), "payment_intent.succeeded", intentOf(charge)),
-		"a type of 101 characters": event("evt_1", "payment_intent."+strings.Repeat("a", 86), intentOf(charge)),
-		"no data":                  `{"id":"evt_1","type":"payment_intent.succeeded"}`,
-		"a type that is no ASCII":  event("evt_1", "payment_intent.\ufffd", intentOf(charge)),
-		"half a surrogate pair":    strings.Replace(right, "ref_1", `\ud800`, 1),
-		"an object without id":     event("evt_1", "payment_intent.succeeded", `{}`),
-		"lists within lists":       event("evt_1", "payment_intent.succeeded", strings.Repeat("[", 20_000)+strings.Repeat("]", 20_000)),
-	} {
-		t.Run(name, func(t *testing.T) { wantProblem(t, w.send(t, signed(e)), "/problems/malformed") })
 	}
 	wantRows(t, w.db, before, nil)
 	wantReceived(t, w.send(t, signed(right).with("Authorization", "Bearer unknown").with("Content-Type")))

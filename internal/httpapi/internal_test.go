@@ -1,16 +1,41 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"testing"
 	"time"
 
+	"github.com/labstack/echo/v4"
 	"golang.org/x/time/rate"
 
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 )
+
+// SetRequestTimeout bounds what a request waits for.
+func SetRequestTimeout(d time.Duration) { requestTimeout = d }
+
+// ClientBehind finds the address of a client behind proxies.
+func ClientBehind(proxies []netip.Prefix) echo.IPExtractor { return clientBehind(proxies) }
+
+// HoldsCard reports whether a text holds what may be a card number.
+func HoldsCard(s string) bool { return holdsCard(s) }
+
+// Problem is a refusal.
+type Problem = problem //nolint:errname // the name in the contract
+
+// Canonical is the form in which the body of a charge is fingerprinted.
+func Canonical(body string) (string, error) {
+	r := &http.Request{Header: http.Header{echo.HeaderContentType: {echo.MIMEApplicationJSON}}}
+	c := echo.New().NewContext(r, nil)
+	c.Set(exchangeKey, &exchange{body: []byte(body)})
+	charge, err := decode(c, (&API{}).validate)
+	canonical, _ := json.Marshal(charge)
+	return string(canonical), err
+}
 
 // TestClassify_unknown: after a commit of unknown outcome, a refusal of the next try is not the answer of the request.
 func TestClassify_unknown(t *testing.T) {
