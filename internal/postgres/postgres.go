@@ -101,7 +101,7 @@ type DB struct {
 // of the connection, and that its sessions have the settings which they were opened with.
 // Each refusal is a sentence that says what to change.
 func Open(ctx context.Context, url string, o Options) (*DB, error) {
-	known := &servers{anyServer: o.AllowReadOnly, check: o.CheckSession, sessions: map[*pgconn.PgConn]bool{}}
+	known := &servers{anyServer: o.AllowReadOnly, check: o.CheckSession, replaced: make(chan struct{})}
 	config, err := poolConfig(url, o, known)
 	if err != nil {
 		return nil, err

@@ -33,10 +33,10 @@ type servers struct {
 	check     func(ctx context.Context, c *pgconn.PgConn) error
 
 	mu       sync.Mutex
-	system   string                  // identifier of the database cluster
-	timeline uint64                  // the newest, 0 before the first session
-	host     string                  // of the newest session, with its port
-	sessions map[*pgconn.PgConn]bool // those that were not closed when the newest was opened
+	system   string        // identifier of the database cluster
+	timeline uint64        // the newest, 0 before the first session
+	host     string        // of the newest session, with its port
+	replaced chan struct{} // closed when a session shows a newer timeline
 }
 
 // closeSocket closes the socket of a session that failed: pgx waits up to 15 s for the server to close
@@ -152,26 +152,25 @@ func (s *servers) admit(ctx context.Context, c *pgconn.PgConn, host string) erro
 	return s.add(c, system, timeline, host)
 }
 
-// add takes a session, and closes those of older timelines, whose users get an error.
+// add takes a session until another one shows a newer timeline: then its user gets an error.
 func (s *servers) add(c *pgconn.PgConn, system string, timeline uint64, host string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if system == s.system && timeline < s.timeline {
 		return fmt.Errorf("%w: it is on timeline %d, %s was on %d", ErrOldTimeline, timeline, s.host, s.timeline)
 	}
-	newer := system != s.system || timeline > s.timeline
-	for other := range s.sessions {
-		select {
-		case <-other.CleanupDone():
-			delete(s.sessions, other)
-		default:
-			if newer {
-				go func() { _ = other.Conn().Close() }() // with TLS it may wait 5 s for a server that hangs
-			}
-		}
+	if system != s.system || timeline > s.timeline {
+		close(s.replaced)
+		s.replaced = make(chan struct{})
 	}
-	s.sessions[c] = true
 	s.system, s.timeline, s.host = system, timeline, host
+	go func(replaced <-chan struct{}) {
+		select {
+		case <-c.CleanupDone():
+		case <-replaced:
+			_ = c.Conn().Close() // with TLS it may wait 5 s for a server that hangs
+		}
+	}(s.replaced)
 	return nil
 }
 
