@@ -152,7 +152,7 @@ func (s *servers) admit(ctx context.Context, c *pgconn.PgConn, host string) erro
 	return s.add(c, system, timeline, host)
 }
 
-// add takes a session until another one shows a newer timeline: then its user gets an error.
+// add takes a session. When another one shows a newer timeline, this one is closed, and its user gets an error.
 func (s *servers) add(c *pgconn.PgConn, system string, timeline uint64, host string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
