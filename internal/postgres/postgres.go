@@ -182,11 +182,7 @@ func unverifiedHost(c *pgconn.Config) string {
 
 // local reports whether bytes to host stay on this machine.
 func local(host string) bool {
-	if host == "" || host == "localhost" || strings.HasPrefix(host, "/") || strings.HasPrefix(host, "@") {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
+	return host == "" || host == "localhost" || strings.HasPrefix(host, "/") || strings.HasPrefix(host, "@") || net.ParseIP(host).IsLoopback()
 }
 
 // serverSettings also reads a setting that a session lacks, of those which it was opened with. They are a
