@@ -84,7 +84,7 @@ func article(n int) string { return fmt.Sprintf("sku-%03d", n%articles) }
 
 // seed makes the database, with the programs that are measured.
 func (d *deployment) seed(ctx context.Context) error {
-	if err := d.server.CreateDatabase(ctx, databaseName); err != nil {
+	if _, err := d.admin.Exec(ctx, "create database "+databaseName); err != nil {
 		return err
 	}
 	if _, err := d.Run(ctx, "migrate"); err != nil {

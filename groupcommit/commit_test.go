@@ -284,7 +284,7 @@ func TestCommit_thatHangsLeavesConnectionsToReads(t *testing.T) {
 	server := testrun.Server(t, local.Options{InMemory: true, Fsync: true})
 	s := testdb.StandbyOf(t, server, "postgres")
 	const conns, most = 5, 2
-	testdb.Must(t, server.CreateDatabase(t.Context(), "service"))
+	testdb.Exec(t, s, `create database service`)
 	db := testdb.OpenAt(t, server.URL("service"), postgres.Options{MaxConns: conns, Writes: declared(), CommitTimeout: time.Second})
 	testdb.Exec(t, db.Pool(), createEffects)
 	testdb.Warm(t, db.Pool(), conns)

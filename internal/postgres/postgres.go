@@ -101,7 +101,7 @@ type DB struct {
 // of the connection, and that its sessions have the settings which they were opened with.
 // Each refusal is a sentence that says what to change.
 func Open(ctx context.Context, url string, o Options) (*DB, error) {
-	known := &servers{anyServer: o.AllowReadOnly, check: o.CheckSession, sessions: map[*pgconn.PgConn]bool{}}
+	known := &servers{anyServer: o.AllowReadOnly, check: o.CheckSession, replaced: make(chan struct{})}
 	config, err := poolConfig(url, o, known)
 	if err != nil {
 		return nil, err
@@ -110,11 +110,7 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	err = checkServer(ctx, pool, o, config.ConnConfig.RuntimeParams)
-	if err == nil && o.RefusePrivileged {
-		err = checkUser(ctx, pool, o.Role)
-	}
-	if err != nil {
+	if err = checkServer(ctx, pool, o, config.ConnConfig.RuntimeParams); err != nil {
 		pool.Close()
 		if refused, ok := errors.AsType[sessionError](err); ok {
 			return nil, refused.error
@@ -186,11 +182,7 @@ func unverifiedHost(c *pgconn.Config) string {
 
 // local reports whether bytes to host stay on this machine.
 func local(host string) bool {
-	if host == "" || host == "localhost" || strings.HasPrefix(host, "/") || strings.HasPrefix(host, "@") {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
+	return host == "" || host == "localhost" || strings.HasPrefix(host, "/") || strings.HasPrefix(host, "@") || net.ParseIP(host).IsLoopback()
 }
 
 // serverSettings also reads a setting that a session lacks, of those which it was opened with. They are a
@@ -210,13 +202,16 @@ select current_setting('server_version_num')::int,
                   where case when w.name = 'role'
                              then current_setting('role') <> w.value
                              else s.source <> 'client' and s.setting <> w.value
-                        end), '')`
+                        end), ''),
+       session_user::text,
+       coalesce((` + selectPrivilege + `), '')`
 
 func checkServer(ctx context.Context, q Querier, o Options, session map[string]string) error {
 	var version int
 	var alone bool
-	var unsafe, missing string
-	if err := q.QueryRow(ctx, serverSettings, session).Scan(&version, &unsafe, &alone, &missing); err != nil {
+	var unsafe, missing, user, privilege string
+	err := q.QueryRow(ctx, serverSettings, session, o.RefusePrivileged).Scan(&version, &unsafe, &alone, &missing, &user, &privilege)
+	if err != nil {
 		return fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
 	if version < Oldest*10000 {
@@ -230,6 +225,10 @@ func checkServer(ctx context.Context, q Querier, o Options, session map[string]s
 	}
 	if missing != "" {
 		return fmt.Errorf("the session setting %s was not applied: a pooler dropped it, so let DATABASE_URL name the server itself", missing)
+	}
+	if privilege != "" {
+		return fmt.Errorf("the database's user %s %s: give the program a user that is a member of %s and of nothing else, or set ALLOW_PRIVILEGED_DATABASE_USER=1 where the server is your own",
+			pgx.Identifier{user}.Sanitize(), privilege, o.Role)
 	}
 	return nil
 }

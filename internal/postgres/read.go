@@ -35,17 +35,6 @@ func (db *DB) Tenant(merchant string) *DB {
 // QueueTenant names a merchant for the statements that follow in a batch.
 func QueueTenant(b *pgx.Batch, merchant string) { b.Queue(setMerchant, merchant) }
 
-// named is a batch that names a merchant first; the batch itself for none.
-func named(merchant string, b *pgx.Batch) *pgx.Batch {
-	if merchant == "" {
-		return b
-	}
-	n := &pgx.Batch{}
-	QueueTenant(n, merchant)
-	n.QueuedQueries = append(n.QueuedQueries, b.QueuedQueries...)
-	return n
-}
-
 // Read sends a batch whose statements read, in one transaction and round trip, and passes
 // their rows to the functions that were queued with them. An error of one of these ends it,
 // as does a statement that the server refuses. What a statement writes is durable when there is no error.
@@ -55,8 +44,12 @@ func (db *DB) Read(ctx context.Context, b *pgx.Batch) error {
 		return err
 	}
 	defer conn.Release()
-	err = conn.SendBatch(ctx, named(db.merchant, b)).Close()
-	if err == nil {
+	sent := &pgx.Batch{}
+	if db.merchant != "" {
+		QueueTenant(sent, db.merchant)
+	}
+	sent.QueuedQueries = append(sent.QueuedQueries, b.QueuedQueries...)
+	if err = conn.SendBatch(ctx, sent).Close(); err == nil {
 		err = replicated(ctx, conn)
 	}
 	return err

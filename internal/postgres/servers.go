@@ -33,10 +33,10 @@ type servers struct {
 	check     func(ctx context.Context, c *pgconn.PgConn) error
 
 	mu       sync.Mutex
-	system   string                  // identifier of the database cluster
-	timeline uint64                  // the newest, 0 before the first session
-	host     string                  // of the newest session, with its port
-	sessions map[*pgconn.PgConn]bool // those that were not closed when the newest was opened
+	system   string        // identifier of the database cluster
+	timeline uint64        // the newest, 0 before the first session
+	host     string        // of the newest session, with its port
+	replaced chan struct{} // closed when a session shows a newer timeline
 }
 
 // closeSocket closes the socket of a session that failed: pgx waits up to 15 s for the server to close
@@ -52,7 +52,6 @@ func closeSocket(c *pgx.Conn) {
 // is established dials nothing: only a cancel request would (see guardSessions).
 func (s *servers) beforeConnect(gone bool) func(context.Context, *pgx.ConnConfig) error {
 	return func(_ context.Context, c *pgx.ConnConfig) error {
-		readCertificates(c)
 		s.order(c, gone)
 		names := map[string]string{} // of resolved hosts
 		lookup, dial, validate, established := c.LookupFunc, c.DialFunc, c.ValidateConnect, &atomic.Bool{}
@@ -85,26 +84,18 @@ func (s *servers) beforeConnect(gone bool) func(context.Context, *pgx.ConnConfig
 	}
 }
 
-// readCertificates reads the files anew that the URL names: certificates are renewed while a
-// program runs. With files that cannot be read, such as half a new one, what was read at the
-// start counts.
-func readCertificates(c *pgx.ConnConfig) {
-	read, err := pgx.ParseConfig(c.ConnString())
-	if err != nil || len(read.Fallbacks) != len(c.Fallbacks) {
-		return
-	}
-	c.TLSConfig = read.TLSConfig
-	for i, f := range read.Fallbacks {
-		c.Fallbacks[i].TLSConfig = f.TLSConfig
-	}
-}
-
-// order moves the host of the newest session to the front, or to the end.
+// order moves the host of the newest session to the front, or to the end. It reads the files anew that the
+// URL names: certificates are renewed while a program runs. With files that cannot be read, such as half a
+// new one, what was read at the start counts.
 func (s *servers) order(c *pgx.ConnConfig, toEnd bool) {
+	known := hosts(&c.Config)
+	if read, err := pgx.ParseConfig(c.ConnString()); err == nil {
+		known = hosts(&read.Config)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var front, end []*pgconn.FallbackConfig
-	for _, f := range hosts(&c.Config) {
+	for _, f := range known {
 		if _, host := pgconn.NetworkAddress(f.Host, f.Port); (host == s.host) == toEnd {
 			end = append(end, f)
 		} else {
@@ -152,26 +143,25 @@ func (s *servers) admit(ctx context.Context, c *pgconn.PgConn, host string) erro
 	return s.add(c, system, timeline, host)
 }
 
-// add takes a session, and closes those of older timelines, whose users get an error.
+// add takes a session. When another one shows a newer timeline, this one is closed, and its user gets an error.
 func (s *servers) add(c *pgconn.PgConn, system string, timeline uint64, host string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if system == s.system && timeline < s.timeline {
 		return fmt.Errorf("%w: it is on timeline %d, %s was on %d", ErrOldTimeline, timeline, s.host, s.timeline)
 	}
-	newer := system != s.system || timeline > s.timeline
-	for other := range s.sessions {
-		select {
-		case <-other.CleanupDone():
-			delete(s.sessions, other)
-		default:
-			if newer {
-				go func() { _ = other.Conn().Close() }() // with TLS it may wait 5 s for a server that hangs
-			}
-		}
+	if system != s.system || timeline > s.timeline {
+		close(s.replaced)
+		s.replaced = make(chan struct{})
 	}
-	s.sessions[c] = true
 	s.system, s.timeline, s.host = system, timeline, host
+	go func(replaced <-chan struct{}) {
+		select {
+		case <-c.CleanupDone():
+		case <-replaced:
+			_ = c.Conn().Close() // with TLS it may wait 5 s for a server that hangs
+		}
+	}(s.replaced)
 	return nil
 }
 

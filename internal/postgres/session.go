@@ -132,17 +132,11 @@ const (
 	Held = time.Minute
 )
 
-// EndStuck ends sessions that hold up others, and returns how many there were. What they had
-// written is rolled back; for a program that goes on, the commit's outcome is unknown.
-//
-//   - Sessions of programs whose application name begins with prefix, and that have stood in
-//     the middle of a batch for longer than halfSent, which no time-out ends.
-//   - Sessions of the api's and the console's database users whose transaction is older than
-//     held, or that hold an advisory lock: an attacker who has the password chooses the application
-//     name and all time limits.
-//
-// A session that waits for its standby is spared: to end it would show its commit. The function is in
-// migrations/service.sql, since the worker may end no other sessions.
+// EndStuck ends sessions that hold up others, and returns how many there were: those of programs whose
+// application name begins with prefix, which have sent half a batch for longer than halfSent, and those of the
+// api's and the console's users whose transaction is older than held or that hold an advisory lock. What they had
+// written is rolled back; for a program that goes on, the commit's outcome is unknown. The function is in
+// migrations/service.sql, with the reasons, since the worker may end no other sessions.
 func EndStuck(ctx context.Context, q Querier, prefix string, halfSent, held time.Duration) (ended int, err error) {
 	if err := q.QueryRow(ctx, `-- postgres.EndStuck
 select end_stuck_sessions($1, $2, $3)`, prefix, halfSent, held).Scan(&ended); err != nil {

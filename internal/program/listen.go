@@ -52,6 +52,5 @@ func Local(addr string) bool {
 	if err != nil {
 		host = strings.Trim(addr, "[]") // of an address of IPv6
 	}
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
+	return host == "localhost" || net.ParseIP(host).IsLoopback()
 }

@@ -165,10 +165,7 @@ func ServeListener(ctx context.Context, log *slog.Logger, listener net.Listener,
 
 // Instance names this process in claims and database sessions: its host and its number there.
 func Instance() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
+	host, _ := os.Hostname() // "" where the system has none
 	return fmt.Sprintf("%s:%d", host, os.Getpid())
 }
 

@@ -140,8 +140,9 @@ func TestReadiness(t *testing.T) {
 	})
 }
 
-// The old primary answers, a second host takes connections and says nothing, and the third is the new primary.
-func TestReadiness_passesAHungHost(t *testing.T) {
+// TestReadiness_leavesAnOldPrimaryThatStillAnswers promotes the standby and lets the old primary run, which is
+// the first host of the URL. The second takes connections and says nothing.
+func TestReadiness_leavesAnOldPrimaryThatStillAnswers(t *testing.T) {
 	testdb.Long(t, "it starts two servers, and the other hosts are tried each ten seconds")
 	t.Parallel()
 	primary := testrun.Server(t, local.Options{InMemory: true})
@@ -149,11 +150,18 @@ func TestReadiness_passesAHungHost(t *testing.T) {
 	testdb.Must(t, err)
 	t.Cleanup(func() { testdb.Must(t, standby.Close()) })
 	old, promoted := testdb.Session(t, primary.URL("postgres")), testdb.Session(t, standby.URL("postgres"))
+	if _, err := postgres.Open(t.Context(), standby.URL("postgres"), options()); !errors.Is(err, postgres.ErrUnreachable) {
+		t.Errorf("a standby is not waited for, though it may be promoted: %v", err)
+	}
+	testdb.OpenAt(t, standby.URL("postgres"), postgres.Options{AllowReadOnly: true})
 	hung, err := os.MkdirTemp("", "h") //nolint:usetesting // the path of a socket is short
 	testdb.Must(t, err)
 	defer func() { _ = os.RemoveAll(hung) }() // nothing listens in it yet
 	hosts := strings.Join([]string{old.Config().Host, hung, promoted.Config().Host}, ",")
 	db := testdb.OpenAt(t, "postgres://postgres@/postgres?port=5432,5432,5432&host="+hosts, postgres.Options{})
+	held, err := db.Pool().Acquire(t.Context())
+	testdb.Must(t, err)
+	defer held.Release()
 	r := readiness(t, db, time.Now)
 	testrun.True(t, "the old primary answers", func() bool { _, err := r.Ask(t.Context()); return err == nil })
 	listener, err := net.Listen("unix", filepath.Join(hung, ".s.PGSQL.5432")) //nolint:noctx // at once
@@ -161,4 +169,13 @@ func TestReadiness_passesAHungHost(t *testing.T) {
 	defer func() { _ = listener.Close() }()
 	testdb.Exec(t, promoted, `select pg_promote()`)
 	testrun.True(t, "the new primary is found", func() bool { return db.Timeline() == 2 })
+	testrun.True(t, "the session of the old primary is closed", func() bool { return held.Ping(t.Context()) != nil })
+	for range 3 { // new sessions do not ask the old primary first
+		testrun.Same(t, "the host", promoted.Config().Host, testdb.One[string](t, db, `show unix_socket_directories`))
+		db.Pool().Reset()
+	}
+	testdb.Must(t, standby.Close())
+	if _, err := db.Pool().Acquire(t.Context()); !errors.Is(err, postgres.ErrOldTimeline) {
+		t.Errorf("the old primary is refused with %v", err)
+	}
 }

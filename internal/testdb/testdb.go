@@ -109,7 +109,7 @@ func Reused(tb testing.TB) *postgres.DB {
 // string.
 func Migrated(tb testing.TB, s *local.Server, name string) string {
 	tb.Helper()
-	Must(tb, s.CreateDatabase(tb.Context(), name))
+	Exec(tb, Session(tb, s.URL("postgres")), "create database "+name)
 	Must(tb, migrations.Up(tb.Context(), s.URL(name)))
 	return s.URL(name)
 }

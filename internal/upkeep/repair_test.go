@@ -39,7 +39,7 @@ func TestRepair(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "dump")
 		tool(t, "pg_dump", "--format=custom", "--file="+file, f.db.Pool().Config().ConnString())
 		url := to.URL(fmt.Sprint("moved_", n))
-		testdb.Must(t, to.CreateDatabase(t.Context(), fmt.Sprint("moved_", n)))
+		testdb.Exec(t, testdb.Session(t, to.URL("postgres")), fmt.Sprint("create database moved_", n))
 		tool(t, "pg_restore", "--exit-on-error", "--no-owner", "--dbname="+url, file)
 
 		living := fixture{t, testdb.OpenAt(t, url, postgres.Options{MaxConns: 1})} // its session lives through the repair

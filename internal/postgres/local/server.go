@@ -182,19 +182,6 @@ func (s *Server) URL(database string) string {
 	return "postgres://postgres@/" + url.PathEscape(database) + "?host=" + host + "&port=" + port + "&connect_timeout=30" // it listens: only a busy machine is slow
 }
 
-// CreateDatabase creates an empty database.
-func (s *Server) CreateDatabase(ctx context.Context, name string) error {
-	conn, err := pgx.Connect(ctx, s.URL("postgres"))
-	if err == nil {
-		defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-		_, err = conn.Exec(ctx, "create database "+pgx.Identifier{name}.Sanitize())
-	}
-	if err != nil {
-		return fmt.Errorf("create database %s: %w", name, err)
-	}
-	return nil
-}
-
 // Restart shuts the server down at once, without a checkpoint and without waiting for
 // clients, and starts it at the same address, as pg_ctl restart -m immediate does. It
 // returns when the server has recovered and accepts connections. After an error the server
