@@ -52,6 +52,7 @@ func closeSocket(c *pgx.Conn) {
 // is established dials nothing: only a cancel request would (see guardSessions).
 func (s *servers) beforeConnect(gone bool) func(context.Context, *pgx.ConnConfig) error {
 	return func(_ context.Context, c *pgx.ConnConfig) error {
+		readCertificates(c)
 		s.order(c, gone)
 		names := map[string]string{} // of resolved hosts
 		lookup, dial, validate, established := c.LookupFunc, c.DialFunc, c.ValidateConnect, &atomic.Bool{}
@@ -84,18 +85,26 @@ func (s *servers) beforeConnect(gone bool) func(context.Context, *pgx.ConnConfig
 	}
 }
 
-// order moves the host of the newest session to the front, or to the end. It reads the files anew that the
-// URL names: certificates are renewed while a program runs. With files that cannot be read, such as half a
-// new one, what was read at the start counts.
-func (s *servers) order(c *pgx.ConnConfig, toEnd bool) {
-	known := hosts(&c.Config)
-	if read, err := pgx.ParseConfig(c.ConnString()); err == nil {
-		known = hosts(&read.Config)
+// readCertificates reads the files anew that the URL names: certificates are renewed while a
+// program runs. With files that cannot be read, such as half a new one, what was read at the
+// start counts.
+func readCertificates(c *pgx.ConnConfig) {
+	read, err := pgx.ParseConfig(c.ConnString())
+	if err != nil || len(read.Fallbacks) != len(c.Fallbacks) {
+		return
 	}
+	c.TLSConfig = read.TLSConfig
+	for i, f := range read.Fallbacks {
+		c.Fallbacks[i].TLSConfig = f.TLSConfig
+	}
+}
+
+// order moves the host of the newest session to the front, or to the end.
+func (s *servers) order(c *pgx.ConnConfig, toEnd bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var front, end []*pgconn.FallbackConfig
-	for _, f := range known {
+	for _, f := range hosts(&c.Config) {
 		if _, host := pgconn.NetworkAddress(f.Host, f.Port); (host == s.host) == toEnd {
 			end = append(end, f)
 		} else {
