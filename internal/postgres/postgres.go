@@ -110,7 +110,11 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	if err = checkServer(ctx, pool, o, config.ConnConfig.RuntimeParams); err != nil {
+	err = checkServer(ctx, pool, o, config.ConnConfig.RuntimeParams)
+	if err == nil && o.RefusePrivileged {
+		err = checkUser(ctx, pool, o.Role)
+	}
+	if err != nil {
 		pool.Close()
 		if refused, ok := errors.AsType[sessionError](err); ok {
 			return nil, refused.error
@@ -202,16 +206,13 @@ select current_setting('server_version_num')::int,
                   where case when w.name = 'role'
                              then current_setting('role') <> w.value
                              else s.source <> 'client' and s.setting <> w.value
-                        end), ''),
-       session_user::text,
-       coalesce((` + selectPrivilege + `), '')`
+                        end), '')`
 
 func checkServer(ctx context.Context, q Querier, o Options, session map[string]string) error {
 	var version int
 	var alone bool
-	var unsafe, missing, user, privilege string
-	err := q.QueryRow(ctx, serverSettings, session, o.RefusePrivileged).Scan(&version, &unsafe, &alone, &missing, &user, &privilege)
-	if err != nil {
+	var unsafe, missing string
+	if err := q.QueryRow(ctx, serverSettings, session).Scan(&version, &unsafe, &alone, &missing); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
 	if version < Oldest*10000 {
@@ -225,10 +226,6 @@ func checkServer(ctx context.Context, q Querier, o Options, session map[string]s
 	}
 	if missing != "" {
 		return fmt.Errorf("the session setting %s was not applied: a pooler dropped it, so let DATABASE_URL name the server itself", missing)
-	}
-	if privilege != "" {
-		return fmt.Errorf("the database's user %s %s: give the program a user that is a member of %s and of nothing else, or set ALLOW_PRIVILEGED_DATABASE_USER=1 where the server is your own",
-			pgx.Identifier{user}.Sanitize(), privilege, o.Role)
 	}
 	return nil
 }
