@@ -45,3 +45,20 @@ func TestPool_readsCertificatesAnew(t *testing.T) {
 	testdb.Must(t, os.WriteFile(file, []byte("-----BEGIN"), 0o600))
 	wantRoots(first)
 }
+
+// TestPool_keepsTheVerification: what a service file says later makes no connection weaker.
+func TestPool_keepsTheVerification(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "service.conf")
+	testdb.Must(t, os.WriteFile(file, []byte("[p]\nhost=db.example.com\nsslmode=verify-full\n"), 0o600))
+	config, err := postgres.PoolConfig("service=p servicefile=" + file)
+	testdb.Must(t, err)
+	for _, later := range []string{"[p]\n", "[p]\nhost=db.example.com\n", "[p]\nhost=10.0.0.9\nsslmode=disable\n"} {
+		testdb.Must(t, os.WriteFile(file, []byte(later), 0o600))
+		next := config.ConnConfig.Copy()
+		testdb.Must(t, config.BeforeConnect(t.Context(), next))
+		if next.Host != "db.example.com" || next.TLSConfig == nil || next.TLSConfig.InsecureSkipVerify || len(next.Fallbacks) > 0 {
+			t.Errorf("with %q it connects to %s with %+v, then to %v", later, next.Host, next.TLSConfig, next.Fallbacks)
+		}
+	}
+}

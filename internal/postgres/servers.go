@@ -93,9 +93,13 @@ func readCertificates(c *pgx.ConnConfig) {
 	if err != nil || len(read.Fallbacks) != len(c.Fallbacks) {
 		return
 	}
-	c.TLSConfig = read.TLSConfig
+	renewed := c.Copy()
+	renewed.TLSConfig = read.TLSConfig
 	for i, f := range read.Fallbacks {
-		c.Fallbacks[i].TLSConfig = f.TLSConfig
+		renewed.Fallbacks[i].TLSConfig = f.TLSConfig
+	}
+	if unverifiedHost(&renewed.Config) == unverifiedHost(&c.Config) { // a service file may verify less by now
+		c.TLSConfig, c.Fallbacks = renewed.TLSConfig, renewed.Fallbacks
 	}
 }
 

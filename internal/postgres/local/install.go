@@ -94,6 +94,12 @@ func (m machine) folders(ctx context.Context, a account) (folders []string) {
 // account, so an installation that the account cannot run is an error. A folder without a
 // server is fs.ErrNotExist.
 func inspect(ctx context.Context, a account, bin string) (installation, error) {
+	for _, name := range []string{"postgres", "initdb"} {
+		info, err := os.Stat(filepath.Join(bin, name))
+		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
+			return installation{}, fmt.Errorf("look for %s in %s: %w", name, bin, fs.ErrNotExist)
+		}
+	}
 	out, err := a.command(ctx, filepath.Join(bin, "postgres"), "--version").Output()
 	if err != nil {
 		return installation{}, fmt.Errorf("run %s/postgres --version: %w", bin, err)
