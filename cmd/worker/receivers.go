@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -103,8 +102,7 @@ func receiverNames() (names []string) {
 	return names
 }
 
-// observe adds metrics, traces and a log line for each attempt to a processor. The messages that its handler causes go
-// on with the handler's own span.
+// observe adds metrics, traces and a log line for each attempt to a processor.
 func (m *metrics) observe(p *inbox.Options, traces *telemetry.Traces) {
 	receiver, log := p.Receiver, p.Log
 	p.OnReceive = func(r inbox.Reception) {
@@ -117,12 +115,6 @@ func (m *metrics) observe(p *inbox.Options, traces *telemetry.Traces) {
 			Receiver: receiver, MessageID: d.ID, Type: d.Type, Charge: d.OrderingKey,
 			Number: d.Attempt, Waits: d.Waits, Metadata: d.Metadata,
 		})
-		if carried := traces.Carry(ctx); carried != nil {
-			metadata := map[string]string{}
-			maps.Copy(metadata, d.Metadata)
-			maps.Copy(metadata, carried)
-			d.Metadata = metadata
-		}
 		m.claimed.Add(1, receiver)
 		m.deaths.Add(min(d.Deaths, 1), receiver)
 		began := time.Now()
