@@ -15,8 +15,8 @@ import (
 
 // metrics are those of an api.
 type metrics struct {
-	requests, denials, keys, commits, events, ignored, clock telemetry.Counter
-	took, lookup                                             telemetry.Times
+	requests, denials, keys, commits, events telemetry.Counter
+	took, lookup                             telemetry.Times
 }
 
 func meter(r *telemetry.Registry) *metrics {
@@ -35,11 +35,8 @@ func meter(r *telemetry.Registry) *metrics {
 			"Commits of requests; a request may need several. refused: by a constraint, such as idempotency_keys_once where another request stored the key first. locked: a lock, such as another request's with the key, was held too long. contended: a deadlock, or a statement that took too long. not_committed: the database was out of reach. unknown: it did not answer.",
 			telemetry.LabelOf("outcome", outcomes...), telemetry.LabelOf("constraint", "", "idempotency_keys_once")),
 		events: r.Counter("payonce_webhook_events_total",
-			"Signed events of the provider about our payments, repetitions among them."),
-		ignored: r.Counter("payonce_webhook_events_ignored_total",
-			"Signed events of the provider that are about no payment of ours, or of a type that payonce does not use."),
-		clock: r.Counter("payonce_webhook_events_outside_time_total",
-			"Events of the provider whose signature is right and more than five minutes from the program's clock. They are refused."),
+			"Signed events of the provider. sent: about our payments, repetitions among them. ignored: about no payment of ours, or of a type that payonce does not use. clock: more than five minutes from the program's clock, and refused.",
+			telemetry.LabelOf("result", httpapi.EventSent, httpapi.EventIgnored, httpapi.EventClock)),
 		lookup: r.Times("payonce_idempotency_lookup_duration_seconds",
 			"Time to read an idempotency key: the most that idempotency adds to a request."),
 	}
@@ -82,12 +79,8 @@ func (m *metrics) answered(a httpapi.Answer) (key string) {
 	case "":
 	case httpapi.DeniedInvalid, httpapi.DeniedGuessing:
 		m.denials.Add(1, string(a.Result))
-	case httpapi.EventSent:
-		m.events.Add(1)
-	case httpapi.EventIgnored:
-		m.ignored.Add(1)
-	case httpapi.EventClock:
-		m.clock.Add(1)
+	case httpapi.EventSent, httpapi.EventIgnored, httpapi.EventClock:
+		m.events.Add(1, string(a.Result))
 	default:
 		key = string(a.Result)
 		m.keys.Add(1, key)
