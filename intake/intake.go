@@ -44,9 +44,6 @@ type Intake struct {
 	DB *postgres.DB
 	// Options are each request's, but for IsConflict and Request.Wait.
 	Options idempotency.Options
-	// OnCommit, if set, is called with the error of each commit, of which a request may need
-	// several. It must return at once.
-	OnCommit func(error)
 }
 
 // Account is the caller, as far as accepting depends on it.
@@ -113,26 +110,10 @@ func (in *Intake) accept(ctx context.Context, account Account, r Request, decide
 
 // receive works as the account's merchant, whose rows alone row-level security allows (postgres.DB.Tenant).
 func (in *Intake) receive(ctx context.Context, account Account, r Request, work idempotency.Work) (idempotency.Result, error) {
-	o, db := in.Options, observedDB{in.DB.Tenant(account.MerchantID), in.OnCommit}
+	o, db := in.Options, in.DB.Tenant(account.MerchantID)
 	o.Wait, o.IsConflict = cmp.Or(r.Wait, o.Wait), ledger.IsConflict
 	r.Key.Scope = account.MerchantID
 	return idempotency.Receive(ctx, db, r.Key, r.Request, o, work)
-}
-
-// observedDB reports its commits.
-type observedDB struct {
-	*postgres.DB
-
-	onCommit func(error)
-}
-
-// Commit is that of postgres.DB.
-func (db observedDB) Commit(ctx context.Context, b *pgx.Batch) error {
-	err := db.DB.Commit(ctx, b)
-	if db.onCommit != nil {
-		db.onCommit(err)
-	}
-	return err
 }
 
 // write queues the events, their postings, the hold on the order and the message. Receive puts the key before them.

@@ -43,7 +43,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		}
 		m := meter(api.Metrics)
 		config := s.config()
-		config.DB, config.Intake = api.DB, &intake.Intake{DB: api.DB, Options: s.options(api.DB, m), OnCommit: m.committed}
+		config.DB, config.Intake = api.DB, &intake.Intake{DB: api.DB, Options: s.options(api.DB, m)}
 		config.Observe, config.Carry = m.observe(api.Traces), api.Traces.Carry //nolint:contextcheck // a request carries its own context
 		config.Health, config.Log = program.Health(api.Ready, api.Beside()).Handler, api.Log
 		return api.Serve(ctx, s.HTTPAddr, httpapi.New(config).Server()) //nolint:contextcheck // as above

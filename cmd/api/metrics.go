@@ -8,15 +8,14 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/telemetry"
 )
 
 // metrics are those of an api.
 type metrics struct {
-	requests, denials, keys, commits, events telemetry.Counter
-	took, lookup                             telemetry.Times
+	requests, denials, keys, events telemetry.Counter
+	took, lookup                    telemetry.Times
 }
 
 func meter(r *telemetry.Registry) *metrics {
@@ -31,23 +30,12 @@ func meter(r *telemetry.Registry) *metrics {
 		keys: r.Counter("payonce_idempotency_requests_total",
 			"Requests with an idempotency key. first: new. replayed: the stored response. reused: the key belongs to a different request. expired: a tombstone. in_use: another request is using the key. unavailable: the database is.", telemetry.LabelOf("result",
 				httpapi.KeyFirst, httpapi.KeyReplayed, httpapi.KeyReused, httpapi.KeyExpired, httpapi.KeyInUse, httpapi.KeyUnavailable)),
-		commits: r.Counter("payonce_idempotency_commits_total",
-			"Commits of requests; a request may need several. refused: by a constraint, such as idempotency_keys_once where another request stored the key first. locked: a lock, such as another request's with the key, was held too long. contended: a deadlock, or a statement that took too long. not_committed: the database was out of reach. unknown: it did not answer.",
-			telemetry.LabelOf("outcome", outcomes...), telemetry.LabelOf("constraint", "", "idempotency_keys_once")),
 		events: r.Counter("payonce_webhook_events_total",
 			"Signed events of the provider. sent: about our payments, repetitions among them. ignored: about no payment of ours, or of a type that payonce does not use. clock: more than five minutes from the program's clock, and refused.",
 			telemetry.LabelOf("result", httpapi.EventSent, httpapi.EventIgnored, httpapi.EventClock)),
 		lookup: r.Times("payonce_idempotency_lookup_duration_seconds",
 			"Time to read an idempotency key: the most that idempotency adds to a request."),
 	}
-}
-
-// outcomes are the names of groupcommit's, in their order.
-var outcomes = []string{"committed", "refused", "locked", "contended", "not_committed", "unknown"}
-
-// committed counts a commit of a request.
-func (m *metrics) committed(err error) {
-	m.commits.Add(1, outcomes[groupcommit.OutcomeOf(err)], groupcommit.Constraint(err))
 }
 
 // observe counts and times requests, and traces those of the API.

@@ -72,8 +72,8 @@ func followPauses(ctx context.Context, db *postgres.DB, receivers []receiver) er
 
 // metrics are those of a worker.
 type metrics struct {
-	received, claimed, deaths, ended, requests, replayed telemetry.Counter
-	calling                                              telemetry.Times
+	received, deaths, ended, requests, replayed telemetry.Counter
+	calling                                     telemetry.Times
 }
 
 func meter(r *telemetry.Registry) *metrics {
@@ -81,7 +81,6 @@ func meter(r *telemetry.Registry) *metrics {
 	return &metrics{
 		received: r.Counter("payonce_outbox_deliveries_total",
 			"Messages that the inbox received from the outbox. dead_letter: it cannot be read, or has another payload than the one under its id.", telemetry.LabelOf("result", "first", "duplicate", "dead_letter")),
-		claimed: r.Counter("payonce_inbox_attempts_total", "Messages that were claimed: attempts that began.", receiver),
 		deaths: r.Counter("payonce_inbox_holder_deaths_total",
 			"Messages that were taken over: from a holder whose lease had expired, or after a claim of unknown outcome.", receiver),
 		ended: r.Counter("payonce_inbox_messages_processed_total",
@@ -115,7 +114,6 @@ func (m *metrics) observe(p *inbox.Options, traces *telemetry.Traces) {
 			Receiver: receiver, MessageID: d.ID, Type: d.Type, Charge: d.OrderingKey,
 			Number: d.Attempt, Waits: d.Waits, Metadata: d.Metadata,
 		})
-		m.claimed.Add(1, receiver)
 		m.deaths.Add(min(d.Deaths, 1), receiver)
 		began := time.Now()
 		return ctx, func(end inbox.End) {
