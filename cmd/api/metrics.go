@@ -15,7 +15,7 @@ import (
 // metrics are those of an api.
 type metrics struct {
 	requests, denials, keys, events telemetry.Counter
-	took, lookup                    telemetry.Times
+	took                            telemetry.Times
 }
 
 func meter(r *telemetry.Registry) *metrics {
@@ -33,8 +33,6 @@ func meter(r *telemetry.Registry) *metrics {
 		events: r.Counter("payonce_webhook_events_total",
 			"Signed events of the provider. sent: about our payments, repetitions among them. ignored: about no payment of ours, or of a type that payonce does not use. clock: more than five minutes from the program's clock, and refused.",
 			telemetry.LabelOf("result", httpapi.EventSent, httpapi.EventIgnored, httpapi.EventClock)),
-		lookup: r.Times("payonce_idempotency_lookup_duration_seconds",
-			"Time to read an idempotency key: the most that idempotency adds to a request."),
 	}
 }
 
