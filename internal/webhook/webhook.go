@@ -85,7 +85,7 @@ type Message struct {
 	Body []byte
 }
 
-// New returns a sender. Close releases its connections.
+// New returns a sender.
 func New(cfg Config) *Sender { return newSender(cfg, &net.Dialer{}) }
 
 func newSender(cfg Config, dialer *net.Dialer) *Sender {
@@ -124,9 +124,6 @@ func guarded(dialer *net.Dialer, guard *ssrf.Guardian, refusal string) *net.Dial
 	}
 	return &d
 }
-
-// Close closes idle connections. Deliveries in flight continue.
-func (s *Sender) Close() { s.transport.CloseIdleConnections() }
 
 // Deliver sends the webhook once. It returns nil when the receiver has answered 2xx, else the error of ctx, or a
 // [TargetError], which repeats until the target or its secret changes, or a [DeliveryError]: then the receiver may
