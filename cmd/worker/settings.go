@@ -31,6 +31,8 @@ type settings struct {
 	// Requests to the provider per second, of this worker alone. 0: four fifths of what Stripe permits
 	// an account, 80 in live mode and 20 in test mode; no limit at another STRIPE_API_BASE.
 	ProviderCallsPerSecond int `env:"PROVIDER_CALLS_PER_SECOND" envDefault:"0"`
+	// Requests to the provider at a time, of this worker alone. At least 1.
+	ProviderCallsInFlight int `env:"PROVIDER_CALLS_IN_FLIGHT" envDefault:"256"`
 	// How long a claimed message stays with a worker that no longer renews its lease. From 500ms to
 	// below six hours.
 	Lease time.Duration `env:"LEASE" envDefault:"3s"`
@@ -61,8 +63,9 @@ func (s settings) Check() error {
 	switch {
 	case s.WorkerConcurrency < 1 || s.WorkerConcurrency > 10_000:
 		return fmt.Errorf("WORKER_CONCURRENCY is %d: set it between 1 and 10000", s.WorkerConcurrency)
-	case s.ProviderCallsPerSecond < 0:
-		return fmt.Errorf("PROVIDER_CALLS_PER_SECOND is %d: set it to 0 or more", s.ProviderCallsPerSecond)
+	case s.ProviderCallsPerSecond < 0 || s.ProviderCallsInFlight < 1:
+		return fmt.Errorf("PROVIDER_CALLS_PER_SECOND is %d and PROVIDER_CALLS_IN_FLIGHT is %d: set the first to 0 or more, and the second to 1 or more",
+			s.ProviderCallsPerSecond, s.ProviderCallsInFlight)
 	case s.Lease < 500*time.Millisecond:
 		return fmt.Errorf("LEASE is %s: a holder needs at least 500ms to renew it", s.Lease)
 	case s.MaxAttempts < 1:
@@ -86,7 +89,7 @@ func (s settings) services(metrics *metrics, traces *telemetry.Traces) (fulfillm
 	}
 	provider, err := stripe.New(stripe.Config{
 		SecretKey: s.StripeSecretKey.Reveal(), Base: s.StripeAPIBase, Account: s.StripeAccount,
-		PerSecond: s.ProviderCallsPerSecond, Observe: metrics.observeProvider(traces, host),
+		Limits: stripe.Limits{PerSecond: s.ProviderCallsPerSecond, InFlight: s.ProviderCallsInFlight}, Observe: metrics.observeProvider(traces, host),
 	})
 	return fulfillment.Services{
 		Provider: provider, ActionTimeout: s.ActionTimeout,

@@ -152,7 +152,6 @@ var gone = map[string]string{
 	"DOCS_HOSTS":                      "GET /openapi.yaml is the contract, for a viewer of your own",
 	"IDEMPOTENCY_KEY_MODE":            "a client sends its key, and ONE_CHARGE_PER_ORDER refuses a second charge of an order",
 	"OUTBOX_RETENTION":                "the outbox deletes a message once the inbox has stored it, and INBOX_RETENTION says how long a repetition is recognized",
-	"PROVIDER_CALLS_IN_FLIGHT":        "WORKER_CONCURRENCY bounds the requests in flight, and PROVIDER_CALLS_PER_SECOND those in a second",
 	"QUARANTINE_RETENTION":            "another payload under a known message id is a dead letter, which stays until payonce inbox retry or discard",
 	"READ_DATABASE_URL":               "the api reads the server of DATABASE_URL alone",
 	"REDIS_TTL":                       "PostgreSQL alone answers replays; examples/redis is a cache for programs of your own",

@@ -61,9 +61,8 @@ type Config struct {
 	// Timeout bounds one request from dialing to the last byte of the
 	// answer. 0 means 10 seconds.
 	Timeout time.Duration
-	// PerSecond bounds the requests in a second. 0 means what Stripe permits, and at another Base no limit.
-	// The circuit breaker is always on.
-	PerSecond int
+	// Limits bound the requests. The circuit breaker is always on.
+	Limits Limits
 	// Observe, if set, is called with the caller's context and the name of each
 	// request (one of [Calls]) before it is sent; answered with what came back.
 	Observe func(ctx context.Context, call string) (answered func(Answered))
@@ -92,7 +91,7 @@ func New(cfg Config) (*Client, error) {
 		return nil, errors.New("STRIPE_ACCOUNT is no id of an account: set it as Stripe's dashboard shows it, acct_ and letters or digits")
 	}
 	if base == stripego.APIURL {
-		cfg.PerSecond = cmp.Or(cfg.PerSecond, perSecondAtStripe[isLive(cfg.SecretKey)])
+		cfg.Limits.PerSecond = cmp.Or(cfg.Limits.PerSecond, perSecondAtStripe[isLive(cfg.SecretKey)])
 	}
 	transport := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
@@ -116,7 +115,7 @@ func New(cfg Config) (*Client, error) {
 		api:       stripego.NewClient(cfg.SecretKey, stripego.WithBackends(&stripego.Backends{API: backend})),
 		transport: transport,
 		account:   Account{ID: cfg.Account, Live: isLive(cfg.SecretKey)},
-		limiter:   newLimiter(cfg.PerSecond),
+		limiter:   newLimiter(cfg.Limits),
 	}, nil
 }
 

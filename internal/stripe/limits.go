@@ -9,8 +9,12 @@ import (
 	"time"
 
 	"github.com/sony/gobreaker/v2"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 )
+
+// Limits bound the requests of a client. 0 stands for no limit, and for PerSecond at Stripe itself for Stripe's.
+type Limits struct{ PerSecond, InFlight int }
 
 // perSecondAtStripe is for live mode and for test mode four fifths of the requests per second that Stripe permits an
 // account, so that its other users are answered too. Source: https://docs.stripe.com/rate-limits.
@@ -27,12 +31,14 @@ const (
 // comes back gets one probe at a time.
 type limiter struct {
 	rate    *rate.Limiter
+	slots   *semaphore.Weighted
 	circuit *gobreaker.TwoStepCircuitBreaker[struct{}]
 }
 
-func newLimiter(perSecond int) *limiter {
+func newLimiter(l Limits) *limiter {
 	return &limiter{
-		rate: rate.NewLimiter(rate.Limit(cmp.Or(perSecond, math.MaxInt32)), 1),
+		rate:  rate.NewLimiter(rate.Limit(cmp.Or(l.PerSecond, math.MaxInt32)), 1),
+		slots: semaphore.NewWeighted(int64(cmp.Or(l.InFlight, math.MaxInt32))),
 		circuit: gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 			Timeout:     openPause,
 			ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= openAfter },
@@ -50,6 +56,14 @@ func (t *limiter) enter(ctx context.Context) (leave func(status int), err error)
 	if t.circuit.State() == gobreaker.StateOpen {
 		return nil, open
 	}
+	if err := t.slots.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			t.slots.Release(1)
+		}
+	}()
 	if err := t.rate.Wait(ctx); err != nil {
 		return nil, cmp.Or(ctx.Err(), unavailable(err))
 	}
@@ -58,6 +72,7 @@ func (t *limiter) enter(ctx context.Context) (leave func(status int), err error)
 		return nil, open
 	}
 	return func(status int) {
+		t.slots.Release(1)
 		switch {
 		case status == 0 && ctx.Err() != nil:
 			done(context.Canceled) // it says nothing about the provider

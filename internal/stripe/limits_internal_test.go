@@ -24,8 +24,8 @@ func TestNew_limitsRequests(t *testing.T) {
 		"live":            {Config{SecretKey: "sk_live_1"}, 80},
 		"test":            {Config{SecretKey: "sk_test_1"}, 20},
 		"a sandbox":       {Config{SecretKey: "sk_test_1", Base: "http://127.0.0.1:1"}, math.MaxInt32},
-		"a number":        {Config{SecretKey: "sk_live_1", PerSecond: 7}, 7},
-		"one and sandbox": {Config{SecretKey: "sk_test_1", Base: "http://127.0.0.1:1", PerSecond: 7}, 7},
+		"a number":        {Config{SecretKey: "sk_live_1", Limits: Limits{PerSecond: 7}}, 7},
+		"one and sandbox": {Config{SecretKey: "sk_test_1", Base: "http://127.0.0.1:1", Limits: Limits{PerSecond: 7}}, 7},
 	} {
 		c, err := New(test.cfg)
 		testrun.Must(t, err)
@@ -37,7 +37,7 @@ func TestNew_limitsRequests(t *testing.T) {
 func TestLimiter_probesAProviderThatIsAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter(0)
+		l := newLimiter(Limits{})
 		enter := func() func(int) {
 			t.Helper()
 			leave, err := l.enter(t.Context())
@@ -84,15 +84,25 @@ func TestLimiter_probesAProviderThatIsAway(t *testing.T) {
 func TestLimiter_boundsRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const requests = 8
-		l := newLimiter(20)
+		const inFlight = 8
+		l := newLimiter(Limits{PerSecond: 20, InFlight: inFlight})
 		began := time.Now()
-		for range requests {
-			_, err := l.enter(t.Context())
+		var leave []func(int)
+		for range inFlight {
+			left, err := l.enter(t.Context())
 			testrun.Must(t, err)
+			leave = append(leave, left)
 		}
-		if took := time.Since(began).Round(time.Millisecond); took != (requests-1)*time.Second/20 {
-			t.Errorf("%d requests of 20 a second took %s", requests, took)
+		if took := time.Since(began).Round(time.Millisecond); took != (inFlight-1)*time.Second/20 {
+			t.Errorf("%d requests of 20 a second took %s", inFlight, took)
 		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if _, err := l.enter(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("one more request in flight: %v", err)
+		}
+		leave[0](http.StatusOK)
+		_, err := l.enter(t.Context())
+		testrun.Must(t, err)
 	})
 }
