@@ -78,6 +78,11 @@ func TestRotateSecret(t *testing.T) {
 			{rotate: second, overlap: 24 * time.Hour, want: []string{second, secret}},
 			{rotate: third, want: []string{third}},
 		},
+		"the newest again leaves no other behind": {
+			{rotate: second, overlap: time.Hour, want: []string{second, secret}},
+			{pass: "1 hour", want: []string{second}},
+			{rotate: second, want: []string{second}},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
