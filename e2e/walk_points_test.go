@@ -19,14 +19,13 @@ import (
 // polls that find nothing: what a timer or a pool causes comes at any time, so no
 // run could be planned for it.
 var noPoints = map[string]string{
-	"ping":                    "a pool asks whether a connection lives that was idle for a second",
-	"sync":                    "a driver waits for the end of what failed, or forgets statements",
-	"inbox.beat":              "the heartbeat says every third of a lease that the holder lives",
-	"postgres.EndStuck":       "every 5 s a worker looks for sessions that hold up others",
-	"idempotency.expireKeys":  "the retention job deletes what has expired",
-	"inbox.DeleteExpired":     "the same",
-	"merchants.deleteSecrets": "the same",
-	"operate.ListPauses":      "a worker reads every two seconds what is paused",
+	"ping":                   "a pool asks whether a connection lives that was idle for a second",
+	"sync":                   "a driver waits for the end of what failed, or forgets statements",
+	"inbox.beat":             "the heartbeat says every third of a lease that the holder lives",
+	"postgres.EndStuck":      "every 5 s a worker looks for sessions that hold up others",
+	"idempotency.expireKeys": "the retention job deletes what has expired",
+	"inbox.DeleteExpired":    "the same",
+	"operate.ListPauses":     "a worker reads every two seconds what is paused",
 }
 
 // polls are round trips that a worker repeats all the time. They are points only when they find

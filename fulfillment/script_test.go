@@ -364,7 +364,7 @@ func newScripted(t *testing.T, after string) *scripted {
 	}
 	p := &script{t: t}
 	m := newMemory(t, fulfillment.Services{Provider: p, Webhooks: p, ActionTimeout: time.Hour}, histories[after]...)
-	m.endpoint = merchants.Endpoint{URL: "https://shop.example/hooks", Secrets: []string{"whsec_MDEyMzQ1"}}
+	m.endpoint = merchants.Endpoint{URL: "https://shop.example/hooks", Secrets: []string{"whsec_MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1u"}}
 	p.stream = func() ledger.Stream { return m.stream }
 	p.rival = func(name string) {
 		switch name {

@@ -45,9 +45,6 @@ type Intake struct {
 	DB *postgres.DB
 	// Options are each request's, but for IsConflict and Request.Wait.
 	Options idempotency.Options
-	// OnCommit, if set, is called with the error of each commit, of which a request may need
-	// several. It must return at once.
-	OnCommit func(error)
 }
 
 // Request identifies a request by Key and Fingerprint: the same key with another fingerprint
@@ -104,26 +101,10 @@ func (in *Intake) accept(ctx context.Context, r Request, decide func(ctx context
 
 // receive works as the merchant, whose rows alone row-level security allows (postgres.DB.Tenant).
 func (in *Intake) receive(ctx context.Context, r Request, work idempotency.Work) (idempotency.Result, error) {
-	o, db := in.Options, observedDB{in.DB.Tenant(r.Merchant.ID), in.OnCommit}
+	o, db := in.Options, in.DB.Tenant(r.Merchant.ID)
 	o.Wait, o.IsConflict = cmp.Or(r.Wait, o.Wait), ledger.IsConflict
 	r.Key.Scope = r.Merchant.ID
 	return idempotency.Receive(ctx, db, r.Key, r.Request, o, work)
-}
-
-// observedDB reports its commits.
-type observedDB struct {
-	*postgres.DB
-
-	onCommit func(error)
-}
-
-// Commit is that of postgres.DB.
-func (db observedDB) Commit(ctx context.Context, b *pgx.Batch) error {
-	err := db.DB.Commit(ctx, b)
-	if db.onCommit != nil {
-		db.onCommit(err)
-	}
-	return err
 }
 
 // write queues the events, their postings, the hold on the order and the message. Receive puts the key before them.

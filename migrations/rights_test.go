@@ -70,25 +70,6 @@ select relname::text
 	}
 }
 
-// TestSecrets_workerDeletesThoseThatHaveEnded: the policy hides a secret that still signs,
-// and refuses to replace one.
-func TestSecrets_workerDeletesThoseThatHaveEnded(t *testing.T) {
-	t.Parallel()
-	db := testdb.Reused(t)
-	testdb.Exec(t, db.Pool(), `insert into merchants (merchant_id) values ('acme')`)
-	testdb.Exec(t, db.Pool(), `
-insert into webhook_secrets (merchant_id, generation, secret, secret_hash, created_by, ends_at)
-values ('acme', 1, 'whsec_b2xk', sha256('s'), 'test', now()),
-       ('acme', 2, 'whsec_bmV3', sha256('s'), 'test', null)`)
-	worker := testdb.As(t, db, postgres.RoleWorker)
-	if _, err := worker.Pool().Exec(t.Context(), `update webhook_secrets set secret = 'whsec_b3duZWQ='`); testdb.Code(err) != refused {
-		t.Errorf("the worker replaces a secret: %v, want %s", err, refused)
-	}
-	testdb.Exec(t, worker.Pool(), `update webhook_secrets set secret = null`)
-	left := testdb.All[string](t, db, `select generation::text from webhook_secrets where secret is not null`)
-	testrun.Same(t, "secrets that are left", []string{"2"}, left)
-}
-
 // TestRoles_cannotAvoidGrantsAndPolicies tries the ways around grants and policies that PostgreSQL has.
 // What it leaves to every user are temporary tables and large objects.
 func TestRoles_cannotAvoidGrantsAndPolicies(t *testing.T) {

@@ -300,12 +300,11 @@ grant select on stock, reservations to payonce_worker;
 grant update (available, reserved, sold) on stock to payonce_worker;
 grant insert, update (status) on reservations to payonce_worker;
 
--- The worker reads where a merchant's webhooks go, signs them, and deletes secrets that
--- have ended. Operators register, replace and resend. API keys are read only through
--- api_keys_by_prefix.
+-- The worker reads where a merchant's webhooks go, and signs them. Operators register, replace and
+-- resend. API keys are read only through api_keys_by_hash.
 grant select (merchant_id, webhook_url) on merchants to payonce_worker;
-grant select, update (secret) on webhook_secrets to payonce_worker;
-grant execute on function api_keys_by_prefix to payonce_api;
+grant select on webhook_secrets to payonce_worker;
+grant execute on function api_keys_by_hash to payonce_api;
 
 -- The console shows what all merchants' charges did, and no payload of a request, no secret and
 -- no API key. It changes nothing.
@@ -351,11 +350,6 @@ alter table webhook_secrets  enable row level security;
 alter table operator_actions enable row level security;
 create policy worker on webhook_secrets for select to payonce_worker using (true);
 create policy console on operator_actions for select to payonce_console using (true);
-
--- A secret that still signs cannot be deleted.
-create policy forget on webhook_secrets for update to payonce_worker
- using (ends_at <= clock_timestamp())
-  with check (secret is null);
 
 -- The api acts for one merchant: it reads the rows of the merchant that its transaction
 -- names. Once a session has set the setting it is '' and not null afterwards, which is no

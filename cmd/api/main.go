@@ -9,7 +9,6 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/intake"
 	"github.com/payonce/payonce/internal/httpapi"
@@ -43,7 +42,7 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		}
 		m := meter(api.Metrics)
 		config := s.config()
-		config.DB, config.Intake = api.DB, &intake.Intake{DB: api.DB, Options: s.options(api.DB, m), OnCommit: m.committed}
+		config.DB, config.Intake = api.DB, &intake.Intake{DB: api.DB, Options: s.options(api.DB)}
 		config.Observe, config.Carry = m.observe(api.Traces), api.Traces.Carry //nolint:contextcheck // a request carries its own context
 		config.Health, config.Log = program.Health(api.Ready, api.Beside()).Handler, api.Log
 		return api.Serve(ctx, s.HTTPAddr, httpapi.New(config).Server()) //nolint:contextcheck // as above
@@ -77,13 +76,8 @@ func (s settings) limits() httpapi.Limits {
 }
 
 // options are those of keyed requests.
-func (s settings) options(db *postgres.DB, m *metrics) idempotency.Options {
-	read := intake.BatchedRead(db, int(s.DatabaseConnections)/4)
+func (s settings) options(db *postgres.DB) idempotency.Options {
 	return idempotency.Options{
-		Retention: s.IdempotencyRetention, Wait: s.wait(),
-		Read: func(ctx context.Context, q groupcommit.Querier, key idempotency.Key) (idempotency.KeyState, error) {
-			defer m.lookup.Time()()
-			return read(ctx, q, key)
-		},
+		Retention: s.IdempotencyRetention, Wait: s.wait(), Read: intake.BatchedRead(db, int(s.DatabaseConnections)/4),
 	}
 }

@@ -8,15 +8,14 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/internal/httpapi"
 	"github.com/payonce/payonce/internal/telemetry"
 )
 
 // metrics are those of an api.
 type metrics struct {
-	requests, denials, keys, commits, events, clock telemetry.Counter
-	took, lookup                                    telemetry.Times
+	requests, denials, keys, events telemetry.Counter
+	took                            telemetry.Times
 }
 
 func meter(r *telemetry.Registry) *metrics {
@@ -31,24 +30,10 @@ func meter(r *telemetry.Registry) *metrics {
 		keys: r.Counter("payonce_idempotency_requests_total",
 			"Requests with an idempotency key. first: new. replayed: the stored response. reused: the key belongs to a different request. expired: a tombstone. in_use: another request is using the key. unavailable: the database is.", telemetry.LabelOf("result",
 				httpapi.KeyFirst, httpapi.KeyReplayed, httpapi.KeyReused, httpapi.KeyExpired, httpapi.KeyInUse, httpapi.KeyUnavailable)),
-		commits: r.Counter("payonce_idempotency_commits_total",
-			"Commits of requests; a request may need several. refused: by a constraint, such as idempotency_keys_once where another request stored the key first. locked: a lock, such as another request's with the key, was held too long. contended: a deadlock, or a statement that took too long. not_committed: the database was out of reach. unknown: it did not answer.",
-			telemetry.LabelOf("outcome", outcomes...), telemetry.LabelOf("constraint", "", "idempotency_keys_once")),
 		events: r.Counter("payonce_webhook_events_total",
-			"Signed events of the provider about our payments, repetitions among them."),
-		clock: r.Counter("payonce_webhook_events_outside_time_total",
-			"Events of the provider whose signature is right and more than five minutes from the program's clock. They are refused."),
-		lookup: r.Times("payonce_idempotency_lookup_duration_seconds",
-			"Time to read an idempotency key: the most that idempotency adds to a request."),
+			"Signed events of the provider. sent: about our payments, repetitions among them. clock: more than five minutes from the program's clock, and refused.",
+			telemetry.LabelOf("result", httpapi.EventSent, httpapi.EventClock)),
 	}
-}
-
-// outcomes are the names of groupcommit's, in their order.
-var outcomes = []string{"committed", "refused", "locked", "contended", "not_committed", "unknown"}
-
-// committed counts a commit of a request.
-func (m *metrics) committed(err error) {
-	m.commits.Add(1, outcomes[groupcommit.OutcomeOf(err)], groupcommit.Constraint(err))
 }
 
 // observe counts and times requests, and traces those of the API.
@@ -80,10 +65,8 @@ func (m *metrics) answered(a httpapi.Answer) (key string) {
 	case "":
 	case httpapi.DeniedInvalid, httpapi.DeniedGuessing:
 		m.denials.Add(1, string(a.Result))
-	case httpapi.EventSent:
-		m.events.Add(1)
-	case httpapi.EventClock:
-		m.clock.Add(1)
+	case httpapi.EventSent, httpapi.EventClock:
+		m.events.Add(1, string(a.Result))
 	default:
 		key = string(a.Result)
 		m.keys.Add(1, key)

@@ -55,7 +55,6 @@ func run(ctx context.Context, log *slog.Logger, environ map[string]string) error
 		if err := w.Open(ctx); err != nil {
 			return err
 		}
-		w.Metrics.Circuit(stripe.Circuits(), provider.Circuit)
 		w.Metrics.Figures(w.DB, domain.Topic, receiverNames()) //nolint:contextcheck // what one scrape reads serves others
 		receivers, err := processors(w, services, m, s)
 		if err != nil {

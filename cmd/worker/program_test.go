@@ -134,7 +134,6 @@ func TestReference_metrics(t *testing.T) {
 	db, r := testdb.Reused(t), telemetry.NewRegistry(slog.New(slog.DiscardHandler))
 	r.Database(db)
 	meter(r)
-	r.Circuit(stripe.Circuits(), func() string { return "" })
 	r.Figures(db, domain.Topic, receiverNames())
 	arch.Metrics(t, "worker", r)
 }

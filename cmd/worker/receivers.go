@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -27,7 +26,6 @@ type receiver struct {
 
 func processors(w *service.Service, services fulfillment.Services, m *metrics, s settings) ([]receiver, error) {
 	f := fulfillment.New(w.DB, services, w.Log)
-	f.OnStep = m.observeStep
 	var receivers []receiver
 	for _, r := range f.Receivers() {
 		o := inbox.Options{
@@ -74,8 +72,8 @@ func followPauses(ctx context.Context, db *postgres.DB, receivers []receiver) er
 
 // metrics are those of a worker.
 type metrics struct {
-	received, claimed, deaths, ended, requests, replayed telemetry.Counter
-	stepping, calling                                    telemetry.Times
+	received, deaths, ended, requests, replayed telemetry.Counter
+	calling                                     telemetry.Times
 }
 
 func meter(r *telemetry.Registry) *metrics {
@@ -83,13 +81,10 @@ func meter(r *telemetry.Registry) *metrics {
 	return &metrics{
 		received: r.Counter("payonce_outbox_deliveries_total",
 			"Messages that the inbox received from the outbox. dead_letter: it cannot be read, or has another payload than the one under its id.", telemetry.LabelOf("result", "first", "duplicate", "dead_letter")),
-		claimed: r.Counter("payonce_inbox_attempts_total", "Messages that were claimed: attempts that began.", receiver),
 		deaths: r.Counter("payonce_inbox_holder_deaths_total",
 			"Messages that were taken over: from a holder whose lease had expired, or after a claim of unknown outcome.", receiver),
 		ended: r.Counter("payonce_inbox_messages_processed_total",
 			"Attempts that ended. failed: an error or a panic. waiting: for an external service or for the database. blocked: for an operator, since the provider refuses the secret key or its mode. dead_letter: the message became one. released: the worker stops. lost: another holder has claimed or finished the message. left: the database did not accept the result.", receiver, telemetry.LabelOf("result", inbox.Ends()...)),
-		stepping: r.Times("payonce_step_duration_seconds",
-			"Duration of a step that had something to do.", telemetry.LabelOf("step", fulfillment.HookedSteps()...)),
 		calling: r.Times("payonce_provider_request_duration_seconds",
 			"Time from a request to the provider to the headers of its response.", call),
 		requests: r.Counter("payonce_provider_requests_total",
@@ -106,8 +101,7 @@ func receiverNames() (names []string) {
 	return names
 }
 
-// observe adds metrics, traces and a log line for each attempt to a processor. The messages that its handler causes go
-// on with the handler's own span.
+// observe adds metrics, traces and a log line for each attempt to a processor.
 func (m *metrics) observe(p *inbox.Options, traces *telemetry.Traces) {
 	receiver, log := p.Receiver, p.Log
 	p.OnReceive = func(r inbox.Reception) {
@@ -120,13 +114,6 @@ func (m *metrics) observe(p *inbox.Options, traces *telemetry.Traces) {
 			Receiver: receiver, MessageID: d.ID, Type: d.Type, Charge: d.OrderingKey,
 			Number: d.Attempt, Waits: d.Waits, Metadata: d.Metadata,
 		})
-		if carried := traces.Carry(ctx); carried != nil {
-			metadata := map[string]string{}
-			maps.Copy(metadata, d.Metadata)
-			maps.Copy(metadata, carried)
-			d.Metadata = metadata
-		}
-		m.claimed.Add(1, receiver)
 		m.deaths.Add(min(d.Deaths, 1), receiver)
 		began := time.Now()
 		return ctx, func(end inbox.End) {
@@ -134,15 +121,6 @@ func (m *metrics) observe(p *inbox.Options, traces *telemetry.Traces) {
 				"attempt", d.Attempt, "result", end, "milliseconds", time.Since(began).Milliseconds())
 			attempted(string(end), end == inbox.EndFailed || end == inbox.EndDeadLetter)
 			m.ended.Add(1, receiver, string(end))
-		}
-	}
-}
-
-func (m *metrics) observeStep(step string) (done func(worked bool)) {
-	timed := m.stepping.Time(step)
-	return func(worked bool) {
-		if worked {
-			timed()
 		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/payonce/payonce/internal/stripe"
 	"github.com/payonce/payonce/internal/testrun"
 )
 
@@ -78,7 +77,6 @@ func TestQueries_nameWhatIsServed(t *testing.T) {
 	t.Parallel()
 	listed, queries := []string{
 		read(t, "docs/reference/metrics.md"), // which says these elsewhere or not at all:
-		"- of `payonce_provider_circuit` by `state`: " + strings.Join(stripe.Circuits(), " "),
 		"- of `payonce_audit_finished_timestamp_seconds` by `scope`: tables",
 		"- of `payonce_db_connections_max` by `pool`: main",
 	}, []string{}

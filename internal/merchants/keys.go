@@ -117,8 +117,7 @@ const prefixLength = len("sk_live_") + 8 // characters that tell a key from all 
 // NewKey makes a key of 260 random bits, of which the 40 in its Prefix are not secret.
 func NewKey() string { return "sk_live_" + rand.Text() + rand.Text() }
 
-// Prefix is the part of a key by which operators name it and requests find it. It is not
-// secret, and never more than half of a key.
+// Prefix is the part of a key by which operators name it. It is not secret, and never more than half of a key.
 func Prefix(key string) string { return storable(key[:min(len(key)/2, prefixLength)]) }
 
 // storable is the part of a text that PostgreSQL can store.
@@ -130,15 +129,15 @@ func storable(text string) string {
 // unknown, expired or revoked.
 var ErrUnauthorized = errors.New("the API key is not valid")
 
-// selectByKeys reads the merchants of keys that begin as given. The function of schema.sql decides on expiry and
-// revocation, in database time; the api sees nothing else of the keys.
+// selectByKeys reads the merchants of keys, with the place of each key among the given ones. The function of
+// schema.sql decides on expiry and revocation, in database time; the api sees nothing else of the keys.
 const selectByKeys = `
 -- merchants.selectByKeys
-select merchant_id, fee_basis_points, fee_fixed, one_charge_per_order, has_webhook, scopes, key_hash
-  from api_keys_by_prefix($1)`
+select place, merchant_id, fee_basis_points, fee_fixed, one_charge_per_order, has_webhook, scopes
+  from api_keys_by_hash($1)`
 
 // NewAuthenticate returns what reads the merchant of an API key, with the scopes of the key;
-// ErrUnauthorized if it is not valid. The time that it takes depends on the prefix of the key alone.
+// ErrUnauthorized if it is not valid. The time that it takes depends on the SHA-256 of the key alone.
 // Calls at the same moment share a round trip (postgres.Reads), of which so many are in flight at
 // most. Nothing is cached.
 func NewAuthenticate(q postgres.Querier, most int) func(ctx context.Context, key string) (Merchant, error) {
@@ -154,24 +153,18 @@ func NewAuthenticate(q postgres.Querier, most int) func(ctx context.Context, key
 	}
 }
 
-// merchantsOf are the merchants of keys, in their order; without an ID where a key is not valid. A map finds their
-// hashes. Its seed is random, so the time of the search tells nothing of a stored hash.
+// merchantsOf are the merchants of keys, in their order; without an ID where a key is not valid.
 func merchantsOf(ctx context.Context, q postgres.Querier, keys []string) ([]Merchant, error) {
-	prefixes, askedBy := make([]string, len(keys)), map[string][]int{}
+	hashes := make([][]byte, len(keys))
 	for i, key := range keys {
-		hash := string(hashOf(key))
-		prefixes[i], askedBy[hash] = Prefix(key), append(askedBy[hash], i)
+		hashes[i] = hashOf(key)
 	}
-	slices.Sort(prefixes)                                           // a prefix is asked for once
-	rows, _ := q.Query(ctx, selectByKeys, slices.Compact(prefixes)) // rows have its error too
+	rows, _ := q.Query(ctx, selectByKeys, hashes) // rows have its error too
 	all := make([]Merchant, len(keys))
+	var place int
 	var m Merchant
-	var hash []byte
-	_, err := pgx.ForEachRow(rows, []any{&m.ID, &m.FeeBasisPoints, &m.FeeFixed, &m.OneChargePerOrder, &m.HasWebhook, &m.Scopes, &hash}, func() error {
-		for _, i := range askedBy[string(hash)] {
-			all[i] = m
-		}
-		m = Merchant{} // the next row has maps and slices of its own
+	_, err := pgx.ForEachRow(rows, []any{&place, &m.ID, &m.FeeBasisPoints, &m.FeeFixed, &m.OneChargePerOrder, &m.HasWebhook, &m.Scopes}, func() error {
+		all[place-1], m = m, Merchant{} // the next row has maps and slices of its own
 		return nil
 	})
 	if err != nil {

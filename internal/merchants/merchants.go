@@ -13,8 +13,8 @@
 //
 //   - The scopes of a key are returned, not enforced: the caller asks Merchant.May.
 //   - The beginning of a key (Prefix) is neither unique nor secret.
-//   - Valid webhook secrets are stored as they are, since they sign: a reader of
-//     webhook_secrets can sign in our name.
+//   - Webhook secrets are stored as they are, since they sign: a reader of webhook_secrets can
+//     sign in our name. One that has ended stays until the next rotation.
 //
 // Tables: merchants, api_keys, webhook_secrets.
 //

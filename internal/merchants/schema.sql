@@ -56,14 +56,10 @@ create table api_keys (
   constraint api_keys_expire_after_their_birth check (expires_at > created_at)
 );
 comment on column api_keys.key_hash is 'SHA-256 of the whole key';
-comment on column api_keys.prefix is 'the beginning of the key, by which operators name it and requests find it; not secret, and not unique';
+comment on column api_keys.prefix is 'the beginning of the key, by which operators name it; not secret, and not unique';
 comment on column api_keys.scopes is 'what the key may be used for; no scope includes another';
 comment on column api_keys.expires_at is 'null: never';
 comment on column api_keys.revoked_at is 'null: not revoked; the first revocation counts';
-
--- The keys that a request may mean.
-create index api_keys_by_prefix
-    on api_keys (prefix);
 
 create table webhook_secrets (
   merchant_id text        collate "C" not null,
@@ -94,7 +90,7 @@ create table webhook_secrets (
        check (secret is not null or ends_at is not null)
 );
 comment on column webhook_secrets.generation is 'counts a merchant''s secrets';
-comment on column webhook_secrets.secret is 'Standard Webhooks secret, whsec_… and base64, in the clear, because it signs; null: deleted after its end';
+comment on column webhook_secrets.secret is 'Standard Webhooks secret, whsec_… and base64, in the clear, because it signs; null: deleted by a rotation after its end';
 comment on column webhook_secrets.secret_hash is 'SHA-256 of the whole secret, by whose beginning operators name it';
 comment on column webhook_secrets.created_by is 'registration, or the operator';
 comment on column webhook_secrets.ends_at is 'null: the newest. It signs no delivery that begins later';
@@ -105,17 +101,12 @@ alter table merchants
       foreign key (merchant_id, first_secret) references webhook_secrets
       deferrable initially deferred;
 
--- The secrets that retention may delete.
-create index webhook_secrets_to_forget
-    on webhook_secrets (ends_at)
- where secret is not null;
-
 -- Authentication asks before the merchant is known, so this function sees all rows. The
 -- offsets keep the plan at two index probes: without them the planner may join all keys with
 -- all merchants.
-create function api_keys_by_prefix(prefixes text[])
+create function api_keys_by_hash(hashes bytea[])
 returns table (
-  key_hash             bytea,
+  place                bigint,
   scopes               text[],
   merchant_id          text,
   fee_basis_points     int,
@@ -129,20 +120,19 @@ as $$
 #variable_conflict use_column
 begin
   return query
-  select k.key_hash,
+  select asked.place,
          k.scopes,
          m.merchant_id,
          m.fee_basis_points,
          m.fee_fixed,
          m.one_charge_per_order,
          m.has_webhook
-    from unnest(prefixes) as asked (prefix)
+    from unnest(hashes) with ordinality as asked (key_hash, place)
    cross join lateral (
-         select key_hash,
-                scopes,
+         select scopes,
                 merchant_id
            from public.api_keys
-          where prefix = asked.prefix
+          where key_hash = asked.key_hash
             and revoked_at is null
             and (expires_at is null or expires_at > clock_timestamp())
          offset 0) k
@@ -157,5 +147,5 @@ begin
          offset 0) m;
 end
 $$;
-comment on function api_keys_by_prefix is 'what authenticates a request: keys that are in force, by the part that is not secret';
-revoke execute on function api_keys_by_prefix from public;
+comment on function api_keys_by_hash is 'what authenticates a request: keys that are in force, by their hashes, with the place of each among these';
+revoke execute on function api_keys_by_hash from public;

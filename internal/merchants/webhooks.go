@@ -111,50 +111,16 @@ func ListSecrets(ctx context.Context, q postgres.Querier, merchant string) ([]Se
 	return secrets, nil
 }
 
-// endSecrets sets when the secrets before a new one end. An end that is nearer stays. A clock
-// that was set back ends no secret before its beginning.
+// endSecrets sets when the secrets before a new one end, and deletes those that have ended: they sign
+// nothing. An end that is nearer stays. A clock that was set back ends no secret before its beginning.
 const endSecrets = `
 -- merchants.endSecrets
 update webhook_secrets
-   set ends_at = least(ends_at, greatest(created_at, clock + $3::interval))
+   set ends_at = least(ends_at, greatest(created_at, clock + $3::interval)),
+       secret  = case when least(ends_at, greatest(created_at, clock + $3::interval)) > clock then secret end
   from clock_timestamp() as clock
  where merchant_id = $1
    and generation <= $2`
-
-// deleteSecrets removes secrets that have ended. A secret past its end signs nothing, so a dump
-// need not hold it. A row that is locked keeps its ctid. Joined by generation, the plan of a small
-// table would compare each row with all others.
-const deleteSecrets = `
--- merchants.deleteSecrets
-with over as (
-  select ctid
-    from webhook_secrets
-   where ends_at <= now()
-     and secret is not null
-   order by ends_at
-   limit $1
-     for update skip locked
-)
-update webhook_secrets
-   set secret = null
- where ctid = any (array(select ctid from over))
-returning 1`
-
-// DeleteExpiredSecrets deletes up to limit secrets that are past their end, by the database's
-// clock, and returns their number. Their hashes stay. It changes no signature. Several processes
-// may call it at once: each skips the rows that another holds.
-//
-// If we die here: the statement is a transaction of its own, and the next call finds what is
-// left.
-// Test: TestExpired in upkeep.
-func DeleteExpiredSecrets(ctx context.Context, q postgres.Querier, limit int) (int, error) {
-	rows, _ := q.Query(ctx, deleteSecrets, limit) // rows have its error too
-	deleted, err := pgx.CollectRows(rows, pgx.RowTo[int])
-	if err != nil {
-		return 0, fmt.Errorf("delete expired webhook secrets: %w", err)
-	}
-	return len(deleted), nil
-}
 
 const insertSecret = `
 -- merchants.insertSecret
@@ -164,7 +130,8 @@ values ($1, $2, $3, $4, $5)`
 
 // RotateSecret queues a new webhook secret of a merchant in place of the newest, which
 // ListSecrets returned. From the commit on deliveries are signed by both, until overlap has
-// passed by the database's clock. Earlier secrets end as they would, but no later than that.
+// passed by the database's clock. Earlier secrets end as they would, but no later than that. Of secrets
+// that have ended only the hashes stay.
 //
 // actor is the operator. If the newest has been replaced meanwhile the batch is refused by
 // webhook_secrets_pkey, and nothing changes.

@@ -28,10 +28,13 @@ func secretsOf(t *testing.T, db *postgres.DB) []merchants.Secret {
 	return secrets
 }
 
-// rotate replaces acme's newest secret.
+// rotate replaces acme's newest secret, and deletes those that have ended.
 func rotate(t *testing.T, db *postgres.DB, next string, overlap time.Duration) {
 	t.Helper()
 	testdb.Must(t, rotateFrom(t, db, secretsOf(t, db)[0], next, overlap))
+	if n := testdb.One[int](t, db, `select count(*) from webhook_secrets where ends_at <= clock_timestamp() and secret is not null`); n != 0 {
+		t.Errorf("%d secrets that have ended are left", n)
+	}
 }
 
 func rotateFrom(t *testing.T, db *postgres.DB, newest merchants.Secret, next string, overlap time.Duration) error {
@@ -49,7 +52,7 @@ func pass(t *testing.T, db *postgres.DB, interval string) {
 
 func TestRotateSecret(t *testing.T) {
 	t.Parallel()
-	const second, third = "whsec_c2Vjb25k", "whsec_dGhpcmQ="
+	const second, third, fourth = "whsec_c2Vjb25k", "whsec_dGhpcmQ=", "whsec_Zm91cnRo"
 
 	type step struct {
 		rotate  string // to this secret
@@ -69,10 +72,16 @@ func TestRotateSecret(t *testing.T) {
 			{rotate: third, overlap: 24 * time.Hour, want: []string{third, second, secret}},
 			{pass: "1 hour", want: []string{third, second}},
 			{pass: "23 hours", want: []string{third}},
+			{rotate: fourth, overlap: time.Hour, want: []string{fourth, third}},
 		},
 		"a shorter overlap ends the older ones sooner too": {
 			{rotate: second, overlap: 24 * time.Hour, want: []string{second, secret}},
 			{rotate: third, want: []string{third}},
+		},
+		"the newest again leaves no other behind": {
+			{rotate: second, overlap: time.Hour, want: []string{second, secret}},
+			{pass: "1 hour", want: []string{second}},
+			{rotate: second, want: []string{second}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -103,11 +103,11 @@ func TestRun_refusesSettingsOfTraces(t *testing.T) {
 		})
 	}
 	testdb.Must(t, run(map[string]string{ // in capitals
-		"OTEL_TRACES_EXPORTER": "OTLP", "OTEL_EXPORTER_OTLP_PROTOCOL": "GRPC", "OTEL_TRACES_SAMPLER": "ParentBased_Always_On",
+		"OTEL_TRACES_EXPORTER": "OTLP", "OTEL_EXPORTER_OTLP_PROTOCOL": "HTTP/Protobuf", "OTEL_TRACES_SAMPLER": "ParentBased_Always_On",
 	}))
 	for _, c := range [][2]string{
 		{"OTEL_TRACES_EXPORTER", "private"},
-		{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"},
+		{"OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"},
 		{"OTEL_TRACES_SAMPLER", "traceidratio"},
 		{"OTEL_EXPORTER_OTLP_ENDPOINT", "user:private@collector:4318"},
 		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://%private"},

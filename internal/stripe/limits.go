@@ -83,11 +83,3 @@ func (t *limiter) enter(ctx context.Context) (leave func(status int), err error)
 		}
 	}, nil
 }
-
-// Circuits are the states of the circuit breaker.
-func Circuits() []string {
-	return []string{gobreaker.StateClosed.String(), gobreaker.StateHalfOpen.String(), gobreaker.StateOpen.String()}
-}
-
-// Circuit returns the state of the circuit breaker, one of [Circuits].
-func (c *Client) Circuit() string { return c.limiter.circuit.State().String() }

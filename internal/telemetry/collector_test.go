@@ -48,36 +48,28 @@ func TestOpenTraces_logsARefusalOnce(t *testing.T) {
 // of the settings is logged.
 func TestOpenTraces_waitsForNoCollector(t *testing.T) {
 	testdb.Long(t, "it waits for a collector")
-	for _, protocol := range []string{"http/protobuf", "grpc"} {
-		t.Run(protocol, func(t *testing.T) {
-			var listen net.ListenConfig
-			hanging, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0") // and never accepts
-			testdb.Must(t, err)
-			t.Cleanup(func() { _ = hanging.Close() })
-			endpoint := "http://user:private@" + hanging.Addr().String()
-			for name, value := range map[string]string{
-				"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
-				"OTEL_EXPORTER_OTLP_HEADERS":  "private,private key=private,token=%zzprivate",
-				"OTEL_EXPORTER_OTLP_TIMEOUT":  "500",
-				"OTEL_BSP_EXPORT_TIMEOUT":     "500",
-				"OTEL_BSP_SCHEDULE_DELAY":     "1",
-				"OTEL_BSP_MAX_QUEUE_SIZE":     "16",
-			} {
-				t.Setenv(name, value)
-			}
-			// The queue holds 16: if spans waited, each 16 would take half a second.
-			text := through(t, telemetry.TraceSettings{Endpoint: endpoint, Protocol: protocol}, 5000)
-			if !strings.Contains(text, "traces are exported") {
-				t.Errorf("logged %s", text)
-			}
-			if strings.Contains(text, "private") {
-				t.Errorf("a secret is logged: %s", text)
-			}
-			for line := range strings.Lines(text) {
-				if !json.Valid([]byte(line)) {
-					t.Errorf("a line is not JSON: %s", line)
-				}
-			}
-		})
+	var listen net.ListenConfig
+	hanging, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0") // and never accepts
+	testdb.Must(t, err)
+	t.Cleanup(func() { _ = hanging.Close() })
+	endpoint := "http://user:private@" + hanging.Addr().String()
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "private,private key=private,token=%zzprivate")
+	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "500")
+	t.Setenv("OTEL_BSP_EXPORT_TIMEOUT", "500")
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
+	t.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "16")
+	// The queue holds 16: if spans waited, each 16 would take half a second.
+	text := through(t, telemetry.TraceSettings{Endpoint: endpoint}, 5000)
+	if !strings.Contains(text, "traces are exported") {
+		t.Errorf("logged %s", text)
+	}
+	if strings.Contains(text, "private") {
+		t.Errorf("a secret is logged: %s", text)
+	}
+	for line := range strings.Lines(text) {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("a line is not JSON: %s", line)
+		}
 	}
 }

@@ -3,11 +3,11 @@ package telemetry
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
+	"golang.org/x/time/rate"
 
 	"github.com/payonce/payonce/internal/postgres"
 )
@@ -36,34 +36,40 @@ var allFigures = []Metric{
 	{"payonce_audit_finished_timestamp_seconds", gauge, "When the last audit ended, in seconds since 1970; recent: the workers have audited what was recorded before.", []Label{{Name: "scope"}}},
 }
 
+// figure is a gauge as a statement returns it.
+type figure struct {
+	Name   string
+	Labels []string // a value of each
+	Value  float64
+}
+
 // Figures adds what the database alone knows, of a topic of the outbox and receivers of messages. Scrapes
 // read it, at most every ten seconds; those that come meanwhile wait for the same answer. If one gauge
 // cannot be read, the only one that is shown is payonce_figures_up, 0, for as long. Figures is called at
-// most once, before the first scrape.
+// most once.
 func (r *Registry) Figures(db *postgres.DB, topic string, receivers []string) {
-	shown := map[string]*prometheus.GaugeVec{}
-	for _, m := range allFigures {
-		shown[m.Name] = promauto.With(r.all).NewGaugeVec(prometheus.GaugeOpts{Name: m.Name, Help: m.Help}, r.describe(m))
-	}
-	reset := func() {
-		for _, g := range shown {
-			g.Reset()
+	var reading sync.Mutex
+	var last []figure
+	seldom := rate.Sometimes{Interval: figuresFor}
+	r.gauges(func(show show) {
+		reading.Lock()
+		defer reading.Unlock()
+		seldom.Do(func() {
+			read, err := readFigures(db, topic, receivers)
+			last = append(read, figure{Name: figuresUp, Value: 1})
+			if err != nil {
+				r.log.Warn("metrics could not be read", "error", err)
+				last = []figure{{Name: figuresUp}}
+			}
+		})
+		for _, f := range last {
+			show(f.Name, f.Value, f.Labels...)
 		}
-	}
-	r.figures = func() {
-		reset() // a row may be gone
-		err := readFigures(db, topic, receivers, shown)
-		if err != nil {
-			r.log.Warn("metrics could not be read", "error", err)
-			reset()
-		}
-		shown[figuresUp].WithLabelValues().Set(number(err == nil))
-	}
+	}, allFigures...)
 }
 
-// readFigures runs statements that return the names of gauges, the values of their labels,
-// and their values. A scrape that is given up serves the next one.
-func readFigures(db *postgres.DB, topic string, receivers []string, shown map[string]*prometheus.GaugeVec) error {
+// readFigures reads the figures. A scrape that is given up serves the next one.
+func readFigures(db *postgres.DB, topic string, receivers []string) (all []figure, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), figuresTimeout)
 	defer cancel()
 	b := &pgx.Batch{}
@@ -73,20 +79,14 @@ func readFigures(db *postgres.DB, topic string, receivers []string, shown map[st
 	b.Queue(selectPaused, receivers)
 	for _, q := range b.QueuedQueries {
 		q.Query(func(rows pgx.Rows) error {
-			var name string
-			var labels []string
-			var value float64
-			_, err := pgx.ForEachRow(rows, []any{&name, &labels, &value}, func() error {
-				shown[name].WithLabelValues(labels...).Set(value)
-				return nil
-			})
+			all, err = pgx.AppendRows(all, rows, pgx.RowToStructByPos[figure])
 			return err
 		})
 	}
 	if err := db.Pool().SendBatch(ctx, b).Close(); err != nil {
-		return fmt.Errorf("read what the database alone knows: %w", err)
+		return nil, fmt.Errorf("read what the database alone knows: %w", err)
 	}
-	return nil
+	return all, nil
 }
 
 // selectBacklog reads the queues of the inbox. Each part has a partial index, so finished messages

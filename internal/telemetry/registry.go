@@ -2,17 +2,13 @@ package telemetry
 
 import (
 	"log/slog"
-	"maps"
 	"net/http"
 	"slices"
-	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	dto "github.com/prometheus/client_model/go"
-	"golang.org/x/time/rate"
 
 	"github.com/payonce/payonce/internal/postgres"
 )
@@ -21,13 +17,9 @@ const scrapesAtOnce = 4 // more are refused
 
 // Registry has the metrics of one program. What its methods return may be used concurrently.
 type Registry struct {
-	all *prometheus.Registry
-	log *slog.Logger
-
+	all     *prometheus.Registry
+	log     *slog.Logger
 	metrics []Metric
-	figures func() // reads what the database alone knows
-	seldom  rate.Sometimes
-	scrape  sync.Mutex // no scrape shows figures while another one reads them
 }
 
 // NewRegistry returns a registry with metrics of the process.
@@ -38,7 +30,7 @@ func NewRegistry(log *slog.Logger) *Registry {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collectors.NewBuildInfoCollector(),
 	)
-	return &Registry{all: all, log: log, figures: func() {}, seldom: rate.Sometimes{Interval: figuresFor}}
+	return &Registry{all: all, log: log}
 }
 
 // Metric describes a metric: Type is counter, gauge or histogram.
@@ -47,34 +39,23 @@ type Metric struct {
 	Labels           []Label
 }
 
-// Metrics describes what was registered, in that order, each name once. Metrics of the
-// process are not among it.
+// Metrics describes what was registered, in that order. Metrics of the process are not among it.
 func (r *Registry) Metrics() []Metric { return slices.Clone(r.metrics) }
 
 const gauge = "gauge"
 
 // describe notes a metric, and returns the names of its labels.
 func (r *Registry) describe(m Metric) (names []string) {
-	if !slices.ContainsFunc(r.metrics, func(other Metric) bool { return other.Name == m.Name }) {
-		r.metrics = append(r.metrics, m)
-	}
+	r.metrics = append(r.metrics, m)
 	for _, l := range m.Labels {
 		names = append(names, l.Name)
 	}
 	return names
 }
 
-// Gather returns all metrics. It implements an interface of Prometheus.
-func (r *Registry) Gather() ([]*dto.MetricFamily, error) {
-	r.scrape.Lock()
-	defer r.scrape.Unlock()
-	r.seldom.Do(r.figures)
-	return r.all.Gather()
-}
-
 // Handler serves the metrics in the formats of Prometheus, OpenMetrics among them.
 func (r *Registry) Handler() http.Handler {
-	return promhttp.HandlerFor(r, promhttp.HandlerOpts{
+	return promhttp.HandlerFor(r.all, promhttp.HandlerOpts{
 		ErrorLog:            slog.NewLogLogger(r.log.Handler(), slog.LevelWarn),
 		ErrorHandling:       promhttp.ContinueOnError,
 		EnableOpenMetrics:   true,
@@ -142,41 +123,52 @@ func (t Times) Time(values ...string) (done func()) {
 	return func() { timer.ObserveDuration() }
 }
 
-// read registers a gauge that is read at each scrape, for one value of each label.
-func (r *Registry) read(name, help string, value func() float64, labels prometheus.Labels) {
-	m := Metric{Name: name, Type: gauge, Help: help}
-	for _, l := range slices.Sorted(maps.Keys(labels)) {
-		m.Labels = append(m.Labels, Label{Name: l})
+// show shows a gauge at one scrape, with a value of each label.
+type show func(name string, value float64, labels ...string)
+
+// gauges are gauges that read shows at each scrape. It is a collector of Prometheus.
+type gauges struct {
+	described map[string]*prometheus.Desc
+	read      func(show)
+}
+
+// Describe sends what describes the gauges.
+func (g gauges) Describe(to chan<- *prometheus.Desc) {
+	for _, described := range g.described {
+		to <- described
 	}
-	r.describe(m)
-	promauto.With(r.all).NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value)
+}
+
+// Collect sends the gauges.
+func (g gauges) Collect(to chan<- prometheus.Metric) {
+	g.read(func(name string, value float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(g.described[name], prometheus.GaugeValue, value, labels...)
+	})
+}
+
+// gauges registers gauges that read shows at each scrape.
+func (r *Registry) gauges(read func(show), all ...Metric) {
+	g := gauges{map[string]*prometheus.Desc{}, read}
+	for _, m := range all {
+		g.described[m.Name] = prometheus.NewDesc(m.Name, m.Help, r.describe(m), nil)
+	}
+	r.all.MustRegister(g)
 }
 
 // Database adds what the program itself knows of its database: the connections of its pool, its late
 // commits, and the newest timeline that it has seen. It is called at most once.
 func (r *Registry) Database(db *postgres.DB) {
-	stat := db.Pool().Stat
-	const connections = "Connections to the database. state: in_use or idle."
-	r.read("payonce_db_connections", connections, func() float64 { return float64(stat().AcquiredConns()) }, prometheus.Labels{"pool": "main", "state": "in_use"})
-	r.read("payonce_db_connections", connections, func() float64 { return float64(stat().IdleConns()) }, prometheus.Labels{"pool": "main", "state": "idle"})
-	r.read("payonce_db_connections_max", "Largest number of connections of the pool.", func() float64 { return float64(stat().MaxConns()) }, prometheus.Labels{"pool": "main"})
-	r.read("payonce_db_timeline", "Newest timeline of the database's servers that the program has seen. A promotion begins a new one.",
-		func() float64 { return float64(db.Timeline()) }, nil)
-	r.read("payonce_late_commits", "Commits in flight of which the database has confirmed none for three seconds: its synchronous standby is away, it hangs, or they wait for a lock.",
-		func() float64 { return float64(db.Committer().Stats().Late) }, nil)
-}
-
-// Circuit adds the state of the circuit breaker before the provider. It is called at most once.
-func (r *Registry) Circuit(states []string, now func() string) {
-	for _, state := range states {
-		r.read("payonce_provider_circuit", "1 for the state of the circuit breaker before the provider, 0 for the others. open: no request is sent. half-open: one at a time.",
-			func() float64 { return number(now() == state) }, prometheus.Labels{"state": state})
-	}
-}
-
-func number(yes bool) float64 {
-	if yes {
-		return 1
-	}
-	return 0
+	pool, state := Label{Name: "pool"}, Label{Name: "state"}
+	r.gauges(func(show show) {
+		stat := db.Pool().Stat()
+		show("payonce_db_connections", float64(stat.AcquiredConns()), "main", "in_use")
+		show("payonce_db_connections", float64(stat.IdleConns()), "main", "idle")
+		show("payonce_db_connections_max", float64(stat.MaxConns()), "main")
+		show("payonce_db_timeline", float64(db.Timeline()))
+		show("payonce_late_commits", float64(db.Committer().Stats().Late))
+	},
+		Metric{"payonce_db_connections", gauge, "Connections to the database. state: in_use or idle.", []Label{pool, state}},
+		Metric{"payonce_db_connections_max", gauge, "Largest number of connections of the pool.", []Label{pool}},
+		Metric{"payonce_db_timeline", gauge, "Newest timeline of the database's servers that the program has seen. A promotion begins a new one.", nil},
+		Metric{"payonce_late_commits", gauge, "Commits in flight of which the database has confirmed none for three seconds: its synchronous standby is away, it hangs, or they wait for a lock.", nil})
 }

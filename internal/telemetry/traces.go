@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
@@ -28,6 +26,9 @@ const scope = "github.com/payonce/payonce"
 // whether the trace is recorded. Callers may write anything into the other headers of W3C
 // Trace Context and into Baggage.
 const traceparent = "traceparent"
+
+// onlyProtocol is spoken to the collector, the default of OpenTelemetry.
+const onlyProtocol = "http/protobuf"
 
 // flushTime bounds the export of what is left when a program stops.
 const flushTime = time.Second
@@ -50,12 +51,12 @@ func OpenTraces(ctx context.Context, log *slog.Logger, service string, s TraceSe
 		return nil, err
 	}
 	quiet(log)
-	exporter, err := s.exporter(ctx)
+	exporter, err := otlptracehttp.New(ctx) // it connects only when there is something to send
 	if err != nil {
 		return nil, fmt.Errorf("make the exporter of traces: %w", err)
 	}
 	t := newTraces(ctx, service, sdktrace.NewBatchSpanProcessor(exporter))
-	log.InfoContext(ctx, "traces are exported", "protocol", s.protocol(), "sampler", strings.TrimSpace(s.Sampler+" "+s.SamplerArg))
+	log.InfoContext(ctx, "traces are exported", "sampler", strings.TrimSpace(s.Sampler+" "+s.SamplerArg))
 	return t, nil
 }
 
@@ -128,7 +129,7 @@ type TraceSettings struct {
 	Endpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
 	// The same for traces alone, with its path.
 	TracesEndpoint string `env:"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"`
-	// http/protobuf or grpc. Empty: http/protobuf.
+	// http/protobuf, also where it is empty.
 	Protocol string `env:"OTEL_EXPORTER_OTLP_PROTOCOL"`
 	// The same for traces alone.
 	TracesProtocol string `env:"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"`
@@ -155,10 +156,6 @@ func (s TraceSettings) on() bool {
 	return s.Exporter != "" || s.Endpoint != "" || s.TracesEndpoint != ""
 }
 
-func (s TraceSettings) protocol() string {
-	return strings.ToLower(cmp.Or(s.TracesProtocol, s.Protocol, "http/protobuf"))
-}
-
 // Bounds of the queue of spans. The SDK would allocate a queue of any length, and poll without a pause.
 const (
 	longestQueue = 1_000_000 // spans: a gigabyte or so
@@ -176,7 +173,7 @@ func (s TraceSettings) check() error {
 		name, need string
 	}{
 		{s.Exporter == "" || strings.EqualFold(s.Exporter, "otlp"), "OTEL_TRACES_EXPORTER", "otlp or none"},
-		{s.protocol() == "http/protobuf" || s.protocol() == "grpc", "OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf or grpc"},
+		{strings.EqualFold(cmp.Or(s.TracesProtocol, s.Protocol, onlyProtocol), onlyProtocol), "OTEL_EXPORTER_OTLP_PROTOCOL", onlyProtocol},
 		{isURL(s.Endpoint), "OTEL_EXPORTER_OTLP_ENDPOINT", "a URL such as http://collector:4318"},
 		{isURL(s.TracesEndpoint), "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "a URL such as http://collector:4318/v1/traces"},
 		{slices.Contains(samplers, strings.ToLower(s.Sampler)), "OTEL_TRACES_SAMPLER", "one of " + strings.Join(samplers[1:], ", ")},
@@ -201,12 +198,4 @@ func isURL(text string) bool {
 func isWithin(text string, least, most int) bool {
 	n, err := strconv.Atoi(text)
 	return text == "" || err == nil && n >= least && n <= most
-}
-
-// exporter connects only when there is something to send.
-func (s TraceSettings) exporter(ctx context.Context) (*otlptrace.Exporter, error) {
-	if s.protocol() == "grpc" {
-		return otlptracegrpc.New(ctx)
-	}
-	return otlptracehttp.New(ctx)
 }

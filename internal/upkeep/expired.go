@@ -10,7 +10,6 @@ import (
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/loop"
-	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/internal/postgres"
 )
 
@@ -39,7 +38,6 @@ func DeleteExpired(ctx context.Context, db *postgres.DB, log *slog.Logger, inbox
 	for table, remove := range map[string]func() (rows int, err error){ // at most commitRows
 		"idempotency_keys": func() (int, error) { return idempotency.ExpireKeys(ctx, db, commitRows) },
 		"inbox":            func() (int, error) { return inbox.DeleteExpired(ctx, db, inboxWindow, commitRows) },
-		"webhook_secrets":  func() (int, error) { return merchants.DeleteExpiredSecrets(ctx, db, commitRows) },
 	} {
 		tables.Go(func() { empty(ctx, log, table, interval, remove) })
 	}

@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"code.dny.dev/ssrf"
 )
@@ -90,19 +89,4 @@ func newGuard(allow []netip.Prefix, deny ...ssrf.Option) *ssrf.Guardian {
 		}
 	}
 	return ssrf.New(append(deny, ssrf.WithAnyPort(), ssrf.WithAllowedV4Prefixes(v4...), ssrf.WithAllowedV6Prefixes(v6...))...)
-}
-
-// control refuses with reason what guard does not permit, and then asks next, if there is one. It is a
-// net.Dialer.Control: it runs after the name was resolved and before the socket connects, and its error prevents
-// the connection. The guard's own error is dropped: it holds the address.
-func control(guard *ssrf.Guardian, reason string, next func(string, string, syscall.RawConn) error) func(string, string, syscall.RawConn) error {
-	return func(network, address string, socket syscall.RawConn) error {
-		if guard.Safe(network, address, socket) != nil {
-			return &TargetError{Reason: reason}
-		}
-		if next == nil {
-			return nil
-		}
-		return next(network, address, socket)
-	}
 }

@@ -239,9 +239,7 @@ func newSender(tb testing.TB, cfg webhook.Config, by *net.Dialer) *webhook.Sende
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	s := webhook.NewDialing(cfg, by)
-	tb.Cleanup(s.Close)
-	return s
+	return webhook.NewDialing(cfg, by)
 }
 
 func loopback() []netip.Prefix {

@@ -38,6 +38,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"code.dny.dev/ssrf"
@@ -84,7 +85,7 @@ type Message struct {
 	Body []byte
 }
 
-// New returns a sender. Close releases its connections.
+// New returns a sender.
 func New(cfg Config) *Sender { return newSender(cfg, &net.Dialer{}) }
 
 func newSender(cfg Config, dialer *net.Dialer) *Sender {
@@ -108,15 +109,21 @@ func newSender(cfg Config, dialer *net.Dialer) *Sender {
 	}}
 }
 
-// guarded dials only what guard permits. What it does not is a TargetError with refusal as its reason.
+// guarded dials only what guard permits, as dialer does. Its Control runs after the name was resolved and before the
+// socket connects, and an error prevents the connection. The guard's own error is dropped: it holds the address.
 func guarded(dialer *net.Dialer, guard *ssrf.Guardian, refusal string) *net.Dialer {
-	d := *dialer
-	d.Control = control(guard, refusal, dialer.Control)
+	d, next := *dialer, dialer.Control
+	d.Control = func(network, address string, socket syscall.RawConn) error {
+		switch {
+		case guard.Safe(network, address, socket) != nil:
+			return &TargetError{Reason: refusal}
+		case next != nil:
+			return next(network, address, socket)
+		}
+		return nil
+	}
 	return &d
 }
-
-// Close closes idle connections. Deliveries in flight continue.
-func (s *Sender) Close() { s.transport.CloseIdleConnections() }
 
 // Deliver sends the webhook once. It returns nil when the receiver has answered 2xx, else the error of ctx, or a
 // [TargetError], which repeats until the target or its secret changes, or a [DeliveryError]: then the receiver may
@@ -178,13 +185,14 @@ func (s *Sender) sign(ctx context.Context, target *url.URL, m Message) (*http.Re
 func signatures(m Message, at time.Time) (string, error) {
 	var list []string
 	for _, secret := range m.Secrets {
-		if signer, err := newSigner(secret); err == nil {
-			signature, _ := signer.Sign(m.ID, at, m.Body) // has no error
+		if CheckSecret(secret) == nil {
+			signer, _ := standardwebhooks.NewWebhook(secret) // it reads what was checked
+			signature, _ := signer.Sign(m.ID, at, m.Body)    // has no error
 			list = append(list, signature)
 		}
 	}
 	if len(list) == 0 {
-		return "", &TargetError{Reason: "the webhook has no secret that is whsec_ and base64"}
+		return "", &TargetError{Reason: "the webhook has no secret that is whsec_ and 24 to 64 bytes in base64"}
 	}
 	return strings.Join(list, " "), nil
 }
@@ -192,20 +200,12 @@ func signatures(m Message, at time.Time) (string, error) {
 // CheckSecret returns a [TargetError], without the secret in its text, unless the
 // secret is as Standard Webhooks asks for.
 func CheckSecret(secret string) error {
-	key, _ := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_")) // newSigner has its error
-	if _, err := newSigner(secret); err != nil || len(key) < 24 || len(key) > 64 {
+	text, named := strings.CutPrefix(secret, "whsec_")
+	key, err := base64.StdEncoding.DecodeString(text)
+	if !named || err != nil || !visible(secret) || len(key) < 24 || len(key) > 64 { // base64 permits line ends
 		return &TargetError{Reason: "a webhook secret is whsec_ and 24 to 64 bytes in base64, as openssl rand -base64 32 prints them"}
 	}
 	return nil
-}
-
-// newSigner refuses what the library accepts beside whsec_ and base64.
-func newSigner(secret string) (*standardwebhooks.Webhook, error) {
-	signer, err := standardwebhooks.NewWebhook(secret)
-	if err != nil || !strings.HasPrefix(secret, "whsec_") || secret == "whsec_" || !visible(secret) {
-		return nil, &TargetError{Reason: "the webhook secret is not whsec_ and base64"}
-	}
-	return signer, nil
 }
 
 // unanswered returns the error of a delivery without an answer. It wraps nothing: a
