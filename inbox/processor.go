@@ -123,10 +123,15 @@ func (p *Processor) Run(ctx context.Context) error {
 	alive, die := context.WithCancel(context.WithoutCancel(ctx))
 	var beating sync.WaitGroup
 	beating.Go(func() {
-		for pause := p.Policy.Lease / 3; loop.Pause(alive, pause, nil); {
-			began := time.Now() //nolint:forbidigo // a slow beat makes the pause shorter
-			p.beat(alive)
-			pause = max(0, p.Policy.Lease/3-time.Since(began)) //nolint:forbidigo // as above
+		due := time.NewTicker(max(1, p.Policy.Lease/3)) // after a slow beat the next one is due at once
+		defer due.Stop()
+		for {
+			select {
+			case <-alive.Done():
+				return
+			case <-due.C:
+				p.beat(alive)
+			}
 		}
 	})
 	defer beating.Wait()
