@@ -21,10 +21,6 @@ const (
 
 // Fulfillment handles the messages of Receivers.
 type Fulfillment struct {
-	// OnStep, where set, is called before a step, and done after it, with whether the step had
-	// work to do. Both must return at once.
-	OnStep func(step string) (done func(worked bool))
-
 	db       groupcommit.DB
 	services Services
 	log      *slog.Logger

@@ -95,9 +95,7 @@ func (f *Fulfillment) subscriberHandler(to subscriber) inbox.Handler {
 		if err != nil {
 			return &inbox.DeadLetterError{Err: err}
 		}
-		quiet := *f
-		quiet.OnStep = nil // it reports the steps of charges
-		r := &deliveryRun{Fulfillment: &quiet, delivery: d, version: envelope.Version}
+		r := &deliveryRun{Fulfillment: f, delivery: d, version: envelope.Version}
 		if err := r.load(ctx, envelope.ChargeID); err != nil {
 			return err
 		}

@@ -32,7 +32,7 @@ type deliveryRun struct {
 
 // task is what is due: a step, a refund, an observation or a subscriber.
 type task struct {
-	name   string // one of HookedSteps, or the subscriber's
+	name   string // for errors
 	run    stepFunc
 	forget func() // is called if the events of run lost a race; nil if run remembers nothing that may be old then
 }
@@ -65,7 +65,7 @@ func (r *deliveryRun) process(ctx context.Context) error {
 		if t.run == nil {
 			break
 		}
-		if err := r.withHook(ctx, t); err != nil {
+		if err := r.do(ctx, t); err != nil {
 			return fmt.Errorf("%s: %w", t.name, err)
 		}
 	}
@@ -114,18 +114,6 @@ func (r *deliveryRun) do(ctx context.Context, t task) error {
 // takenFailure is why a charge fails if the payment intent that the provider returned for its key is
 // already recorded for another charge.
 var takenFailure = domain.Failure{Code: domain.ProviderRefused, Message: "the payment that was made under this key is another charge's"}
-
-// withHook runs a step under OnStep.
-func (r *deliveryRun) withHook(ctx context.Context, t task) (err error) {
-	if r.OnStep == nil {
-		return r.do(ctx, t)
-	}
-	done, before := r.OnStep(t.name), r.stream.Charge.Version
-	err = errors.New("the step panicked")
-	defer func() { done(err != nil || r.stream.Charge.Version != before) }()
-	err = r.do(ctx, t)
-	return err
-}
 
 // record commits events, the rows that steps queue for them, and the messages
 // about webhook events in one transaction, which also ends the delivery if nothing is left to do.

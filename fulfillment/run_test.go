@@ -2,14 +2,12 @@ package fulfillment_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"testing"
 
 	"github.com/payonce/payonce/domain"
 	"github.com/payonce/payonce/fulfillment"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/internal/testrun"
-	"github.com/payonce/payonce/ledger"
 )
 
 func TestMain(m *testing.M) { testrun.Main(m) }
@@ -18,27 +16,6 @@ func TestMain(m *testing.M) { testrun.Main(m) }
 func TestSteps_matchTheDomain(t *testing.T) {
 	t.Parallel()
 	testrun.Same(t, "steps", domain.Steps(), fulfillment.StepNames())
-}
-
-// TestOnStep: a step that found its work done is reported as such, and one that panics is reported too.
-func TestOnStep(t *testing.T) {
-	t.Parallel()
-	m := newScripted(t, "accepted")
-	var reported []string
-	m.on.OnStep = func(step string) func(bool) {
-		return func(worked bool) { reported = append(reported, fmt.Sprint(step, " ", worked)) }
-	}
-	func() {
-		defer func() { _ = recover() }()
-		m.script.stream = nil // the provider panics
-		m.play("", "create/0:cut", 1)
-	}()
-	m.script.stream = func() ledger.Stream { return m.stream }
-	m.play("", "create/0:requires_confirmation confirm/3:succeeded", 1)
-	m.append(requested(), refundedBy())
-	m.play("stripe.refund.updated", "refunds:succeeded", 1)
-	want := []string{"inventory true", "payment true", "payment true", "payment true", "refund false"}
-	testrun.Same(t, "the steps, and whether they worked", want, reported)
 }
 
 // TestWakeUp is about messages of which the handler believes the charge and the version alone.

@@ -82,8 +82,3 @@ func (f *Fulfillment) Receivers() []Receiver {
 	}
 	return receivers
 }
-
-// HookedSteps are the names that OnStep is called with.
-func HookedSteps() []string {
-	return append(append([]string{"cancel"}, domain.Steps()...), "refund", "dispute")
-}

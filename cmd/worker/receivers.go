@@ -27,7 +27,6 @@ type receiver struct {
 
 func processors(w *service.Service, services fulfillment.Services, m *metrics, s settings) ([]receiver, error) {
 	f := fulfillment.New(w.DB, services, w.Log)
-	f.OnStep = m.observeStep
 	var receivers []receiver
 	for _, r := range f.Receivers() {
 		o := inbox.Options{
@@ -75,7 +74,7 @@ func followPauses(ctx context.Context, db *postgres.DB, receivers []receiver) er
 // metrics are those of a worker.
 type metrics struct {
 	received, claimed, deaths, ended, requests, replayed telemetry.Counter
-	stepping, calling                                    telemetry.Times
+	calling                                              telemetry.Times
 }
 
 func meter(r *telemetry.Registry) *metrics {
@@ -88,8 +87,6 @@ func meter(r *telemetry.Registry) *metrics {
 			"Messages that were taken over: from a holder whose lease had expired, or after a claim of unknown outcome.", receiver),
 		ended: r.Counter("payonce_inbox_messages_processed_total",
 			"Attempts that ended. failed: an error or a panic. waiting: for an external service or for the database. blocked: for an operator, since the provider refuses the secret key or its mode. dead_letter: the message became one. released: the worker stops. lost: another holder has claimed or finished the message. left: the database did not accept the result.", receiver, telemetry.LabelOf("result", inbox.Ends()...)),
-		stepping: r.Times("payonce_step_duration_seconds",
-			"Duration of a step that had something to do.", telemetry.LabelOf("step", fulfillment.HookedSteps()...)),
 		calling: r.Times("payonce_provider_request_duration_seconds",
 			"Time from a request to the provider to the headers of its response.", call),
 		requests: r.Counter("payonce_provider_requests_total",
@@ -134,15 +131,6 @@ func (m *metrics) observe(p *inbox.Options, traces *telemetry.Traces) {
 				"attempt", d.Attempt, "result", end, "milliseconds", time.Since(began).Milliseconds())
 			attempted(string(end), end == inbox.EndFailed || end == inbox.EndDeadLetter)
 			m.ended.Add(1, receiver, string(end))
-		}
-	}
-}
-
-func (m *metrics) observeStep(step string) (done func(worked bool)) {
-	timed := m.stepping.Time(step)
-	return func(worked bool) {
-		if worked {
-			timed()
 		}
 	}
 }
