@@ -76,7 +76,8 @@ select count(*)
   from inbox i
   join ledger_events e on e.event_id::text = i.message_id and e.type = i.type and e.type in ('charge.succeeded.v1', 'charge.failed.v1')
  where receiver = 'notification'`))
-			testrun.Same(t, "captures", len(f.provider.records().Captures), testdb.One[int](t, f.db, `select count(*) from ledger_events where type = 'payment.captured.v1'`))
+			testrun.Same(t, "captures", len(f.provider.records().Captures), testdb.One[int](t, f.db, `
+select count(*) from ledger_events where type = 'payment.captured.v1'`))
 			testrun.Same(t, "messages that failed or waited", 0, testdb.One[int](t, f.db, `
 select count(*) from inbox where receiver = 'fulfillment' and attempts + waits <> 1`))
 		})

@@ -123,13 +123,11 @@ func (p *Processor) Run(ctx context.Context) error {
 	alive, die := context.WithCancel(context.WithoutCancel(ctx))
 	var beating sync.WaitGroup
 	beating.Go(func() {
-		due := time.NewTicker(max(1, p.Policy.Lease/3)) // after a slow beat the next one is due at once
-		defer due.Stop()
-		for {
+		for due := time.Tick(max(1, p.Policy.Lease/3)); ; {
 			select {
 			case <-alive.Done():
 				return
-			case <-due.C:
+			case <-due: // at once after a slow beat
 				p.beat(alive)
 			}
 		}
