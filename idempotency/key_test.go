@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -245,6 +246,12 @@ func TestPointers(t *testing.T) {
 	}
 	expired := keptAs([]byte(`1`))
 	expired.Expired = true
+	got, err := replay(t, expired, idempotency.Request{Fingerprint: []byte("a")})
+	if !errors.Is(err, idempotency.ErrExpired) {
+		t.Errorf("an expired answer is replayed: %v", err)
+	}
+	left := http.Header{"Location": theAnswer().Header["Location"]}
+	testrun.Same(t, "what is left of an expired answer", idempotency.Answer{StatusCode: http.StatusAccepted, Header: left}, got.Answer)
 	for name, got := range map[string][]string{
 		"a request that is not kept":  pointers(t, keptAs(nil), []byte(`2`)),
 		"another one without a form":  pointers(t, keptAs([]byte(`1`)), nil),
