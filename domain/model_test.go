@@ -320,32 +320,6 @@ func share(moved, amount, whole int64) int64 {
 	return int64(math.RoundToEven(float64(moved*amount) / float64(whole)))
 }
 
-// TestDispute_refusesOneMovement: all else of a dispute is recorded.
-func TestDispute_refusesOneMovement(t *testing.T) {
-	t.Parallel()
-	c := in("succeeded")
-	o := domain.ObservedDispute{ID: "du_1", Amount: eur(1000), Status: "lost", Moved: []domain.DisputeMovement{
-		{Transaction: "a", Amount: -2150, Currency: "USD"}, {Transaction: "b", Amount: -1700, Currency: "GBP"}, {Transaction: "c", Amount: 20, Currency: "USD"},
-	}}
-	events, err := c.ObserveDispute(o)
-	if !errors.Is(err, domain.ErrMismatch) {
-		t.Fatalf("the error is %v, want ErrMismatch", err)
-	}
-	c = domain.Fold(c, events...)
-	if d := c.Disputes[0]; d.Status != "lost" || d.Withdrawn != 1000 || d.Reinstated != 9 {
-		t.Errorf("the dispute is %+v", d)
-	}
-	if events, err := c.ObserveDispute(o); len(events) > 0 || !errors.Is(err, domain.ErrMismatch) {
-		t.Errorf("then it records %+v with %v, want ErrMismatch", events, err)
-	}
-	for _, amount := range []int64{5, -5} {
-		o.Moved = []domain.DisputeMovement{{Transaction: "d", Amount: amount}}
-		if _, err := in("succeeded").ObserveDispute(o); !errors.Is(err, domain.ErrMismatch) {
-			t.Errorf("%d in no currency before any withdrawal: %v, want ErrMismatch", amount, err)
-		}
-	}
-}
-
 // TestDispute_settledAbroad: a movement on a balance in another currency has its exact part of the first
 // withdrawal, which is the amount of the dispute: also where the next float is a half, and at the largest amounts.
 func TestDispute_settledAbroad(t *testing.T) {

@@ -96,14 +96,3 @@ func ExampleReceive() {
 	// 201 mug is sold true
 	// the key was used for another request [/item]
 }
-
-// What is charged for an order is charged once, and a report is made once for each hour: that of the message's own
-// time, not of its sending.
-func ExampleNaturalKey() {
-	made := time.Date(2026, 1, 31, 10, 59, 59, 0, time.UTC)
-	fmt.Println(idempotency.NaturalKey("charge", 1, "order-17"))
-	fmt.Println(idempotency.NaturalKey("report", 1, "acme", made.Format("2006-01-02T15")))
-	// Output:
-	// order-17:charge:v1 <nil>
-	// acme:2026-01-31T10:report:v1 <nil>
-}

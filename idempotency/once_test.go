@@ -330,15 +330,12 @@ func TestExpireKeys(t *testing.T) {
 	testdb.Must(t, db.Commit(t.Context(), b))
 	dead := testdb.Begin(t, db.Pool(), `select 1`)
 	wantExpired(t, dead, 2, 2)
-	testrun.Same(t, "the rows at the limit", []string{
-		`old1 fingerprint 202 {"Location": ["/v1/charges/ch_1"]} t`,
-		`old2 fingerprint 202 {"Link": ["</a>", "</b>"], "Location": ["/v1/charges/ch_1"], "Content-Type": ["application/json"]} {"amount":1} f`,
-	}, testdb.All[string](t, dead, `
-select concat_ws(' ', key, encode(fingerprint, 'escape'), status_code, headers, convert_from(request, 'UTF8'), body is null)
+	testrun.Same(t, "tombstones", "old0 old1", testdb.One[string](t, dead, `
+select string_agg(key, ' ' order by key)
   from idempotency_keys
- order by key
-offset 1
- limit 2`))
+ where body is null
+   and request is null
+   and headers = '{"Location": ["/v1/charges/ch_1"]}'`))
 	wantExpired(t, db, 10, 3)
 	testdb.Must(t, dead.Rollback(t.Context()))
 	wantExpired(t, db, 10, 2)

@@ -92,12 +92,12 @@ func (p *Processor) queueTakeOver(b *pgx.Batch) {
 		q.BackoffBase, q.BackoffCap, p.Holder, column(held, rowOf), claims, 2*p.timeout())
 }
 
-// beat registers the holder while it holds messages, and ends the contexts of handlers whose messages are lost.
+// beat registers the holder while it holds messages and Run goes on, and ends the contexts of handlers whose messages are lost.
 //
 // If we die here: other processors take over. Test: TestTakeover.
 func (p *Processor) beat(ctx context.Context) {
 	held, _ := p.slots.held()
-	if len(held) == 0 {
+	if len(held) == 0 || ctx.Err() != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())

@@ -123,10 +123,13 @@ func (p *Processor) Run(ctx context.Context) error {
 	alive, die := context.WithCancel(context.WithoutCancel(ctx))
 	var beating sync.WaitGroup
 	beating.Go(func() {
-		for pause := p.Policy.Lease / 3; loop.Pause(alive, pause, nil); {
-			began := time.Now() //nolint:forbidigo // a slow beat makes the pause shorter
-			p.beat(alive)
-			pause = max(0, p.Policy.Lease/3-time.Since(began)) //nolint:forbidigo // as above
+		for due := time.Tick(max(1, p.Policy.Lease/3)); ; {
+			select {
+			case <-alive.Done():
+				return
+			case <-due: // at once after a slow beat
+				p.beat(alive)
+			}
 		}
 	})
 	defer beating.Wait()

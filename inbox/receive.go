@@ -214,10 +214,7 @@ type Read func(*message.Message) (Message, error)
 // If we die here: what was not acknowledged is redelivered. Test: TestConsume.
 func (p *Processor) Consume(ctx context.Context, from message.Subscriber, topic string, read Read) error {
 	deliveries, err := from.Subscribe(ctx, topic)
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return nil
-	case err != nil:
+	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("subscribe to %s: %w", topic, err)
 	}
 	open, end := context.WithCancel(ctx)

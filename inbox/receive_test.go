@@ -35,6 +35,24 @@ func unreadable(id string) string {
 	return name + ":" + name + ":dead:f"
 }
 
+// Without one of these a processor would fail at its first message, so New refuses to make it.
+func TestNew_refusesOptionsThatLackSomething(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("r", 255)
+	_, err := inbox.New(inbox.Options{DB: hooked{}, Handle: answer(nil), Receiver: long})
+	testdb.Must(t, err)
+	for name, o := range map[string]inbox.Options{
+		"no DB":                   {Handle: answer(nil), Receiver: "r"},
+		"no Handle":               {DB: hooked{}, Receiver: "r"},
+		"no Receiver":             {DB: hooked{}, Handle: answer(nil)},
+		"a Receiver of 256 bytes": {DB: hooked{}, Handle: answer(nil), Receiver: long + "r"},
+	} {
+		if _, err := inbox.New(o); err == nil {
+			t.Errorf("New accepts %s", name)
+		}
+	}
+}
+
 func TestReceiveAndAppend_storeEachMessageOnce(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 256)

@@ -294,24 +294,6 @@ func TestProcessor_idle(t *testing.T) {
 	done(t, db)
 }
 
-// A beat that takes longer than a third of the lease is followed by the next at once.
-func TestBeat_thatIsSlow(t *testing.T) {
-	t.Parallel()
-	db := stocked(t, "m1@k")
-	h, pauses := newHung(db), make(chan time.Duration, 100)
-	var ended time.Time
-	slow := queries{db, func() {
-		pauses <- time.Since(ended)
-		<-time.After(700 * time.Millisecond)
-		ended = time.Now()
-	}}
-	start(t, processor(t, slow, h.handle, func(o *inbox.Options) { o.Policy.Lease = 1800 * time.Millisecond }))
-	defer close(h.finish)
-	testrun.True(t, "between two slow beats is less than a third of the lease", func() bool {
-		return testrun.Receive(t, "a beat", pauses) < 300*time.Millisecond
-	})
-}
-
 // While all commits that the pool allows wait for a lock, beats go on.
 func TestBeat_besideCommitsThatWait(t *testing.T) {
 	t.Parallel()

@@ -113,18 +113,6 @@ type hooked struct {
 
 func (h hooked) Commit(ctx context.Context, b *pgx.Batch) error { return h.commit(ctx, b) }
 
-// queries is a database whose queries come after what a function does.
-type queries struct {
-	groupcommit.DB
-
-	before func()
-}
-
-func (q queries) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	q.before()
-	return q.DB.Query(ctx, sql, args...)
-}
-
 // failing is a database whose first commit has an error, and is not sent.
 func failing(db groupcommit.DB, err error) groupcommit.DB {
 	var first sync.Once

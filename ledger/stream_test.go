@@ -243,20 +243,13 @@ func TestFindByPaymentIntent(t *testing.T) {
 		t.Errorf("it read %d entries of the index, want 1: %v", n, err)
 	}
 
-	for _, test := range []struct {
-		name, provider, intent string
-		want                   ledger.Owner
-	}{
-		{name: "an intent", provider: "stripe", intent: "pi_1", want: ledger.Owner{"ch_1", "acme"}},
-		{name: "an intent of another merchant", provider: "stripe", intent: "pi_2", want: ledger.Owner{"ch_2", "globex"}},
-		{name: "an intent that is not captured yet", provider: "stripe", intent: "pi_3", want: ledger.Owner{"ch_3", "acme"}},
-		{name: "an unknown intent", provider: "stripe", intent: "pi_4"},
-		{name: "an intent of another provider", provider: "other", intent: "pi_1"},
-		{name: "no intent", provider: "stripe"},
+	for intent, want := range map[[2]string]ledger.Owner{
+		{"stripe", "pi_1"}: {"ch_1", "acme"}, {"stripe", "pi_2"}: {"ch_2", "globex"}, {"stripe", "pi_3"}: {"ch_3", "acme"}, // is not captured yet
+		{"stripe", "pi_4"}: {}, {"other", "pi_1"}: {}, {"stripe", ""}: {},
 	} {
-		got, err := ledger.FindByPaymentIntent(t.Context(), db, test.provider, test.intent)
-		if got != test.want || (err == nil) != (got != ledger.Owner{}) || err != nil && !errors.Is(err, ledger.ErrNotFound) {
-			t.Errorf("%s: found %+v, %v", test.name, got, err)
+		got, err := ledger.FindByPaymentIntent(t.Context(), db, intent[0], intent[1])
+		if got != want || (err == nil) != (got != ledger.Owner{}) || err != nil && !errors.Is(err, ledger.ErrNotFound) {
+			t.Errorf("%q: found %+v, %v", intent, got, err)
 		}
 	}
 }

@@ -155,3 +155,20 @@ func TestDoorbell_listensAgainAfterItsSessionIsLost(t *testing.T) {
 		testrun.Receive(t, "a ring is received", bells["a"])
 	}
 }
+
+// Where LISTEN fails, the log says why work waits for polls.
+func TestDoorbell_logsThatItCannotListen(t *testing.T) {
+	t.Parallel()
+	pool, err := pgxpool.New(t.Context(), testdb.URL(t))
+	testdb.Must(t, err)
+	defer pool.Close()
+	log := &testrun.Log{}
+	d := doorbell.New("", slog.New(slog.NewTextHandler(log, nil))) // the server refuses the empty name
+	d.Bell("a")
+	var ended sync.WaitGroup
+	defer ended.Wait()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended.Go(func() { d.Run(ctx, pool) })
+	testrun.True(t, "the failure is logged", func() bool { return strings.Contains(log.String(), "LISTEN failed") })
+}
