@@ -143,7 +143,7 @@ func (c *Client) keep(ctx context.Context, operation, what string, request any) 
 	case err != nil:
 		return Request{}, fmt.Errorf("store the request of %q: %w", operation, err)
 	case kept.What != what || request != anything{} && !sameJSON(kept.Body, body):
-		return Request{}, fmt.Errorf("%q: %w", operation, ErrOtherRequest)
+		return Request{}, fmt.Errorf("%q, a %s: %w", operation, kept.What, ErrOtherRequest)
 	}
 	return kept, nil
 }

@@ -155,8 +155,8 @@ func TestCharge_afterARestart_sendsWhatIsStored(t *testing.T) {
 	}()
 	<-s.first
 	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("the error is %v, want that of the context", err)
+	if err := <-done; !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "http://") {
+		t.Errorf("the error is %v, want that of the context, and of the send", err)
 	}
 	s.mu.Lock()
 	s.answers = []answer{{202, charge, nil}}

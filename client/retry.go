@@ -43,7 +43,7 @@ func (c *Client) do(ctx context.Context, method, path string, header http.Header
 		last = c.send(ctx, method, path, header, body, into)
 		return struct{}{}, last
 	}, backoff.WithBackOff(pauses), backoff.WithMaxElapsedTime(0))
-	if errors.Is(last, err) {
+	if _, permanent := errors.AsType[*backoff.PermanentError](last); permanent || last == nil {
 		return err
 	}
 	return errors.Join(err, last) // ctx has ended, and last is why the request was still sent

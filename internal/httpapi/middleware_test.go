@@ -37,20 +37,26 @@ func (w *world) keyFor(t *testing.T, scopes ...merchants.Scope) string {
 func (c call) as(key string) call { return c.with("Authorization", "Bearer "+key) }
 
 // TestUnauthorized_isTheSameForEveryReason: a caller that tries keys does not learn which
-// of them were valid once. A revoked key is refused from the next request on, and has no replays.
-// merchants.TestAuthenticate has every key that is not valid.
+// of them were valid once. A key that was revoked or has expired is refused from the next request on, and has no replays.
 func TestUnauthorized_isTheSameForEveryReason(t *testing.T) {
 	t.Parallel()
 	w := serve(t)
-	revoked := w.keyFor(t, merchants.Scopes()...)
-	w.accepted(t, post("used", body()).as(revoked)) // from now on it was valid lately
+	expired, revoked := w.keyFor(t, merchants.Scopes()...), w.keyFor(t, merchants.Scopes()...)
+	for _, key := range []string{expired, revoked} { // from now on they were valid lately
+		wantStatus(t, w.send(t, post("used", body()).as(key)), http.StatusAccepted)
+	}
 	testdb.Exec(t, w.db.Pool(), `update api_keys set revoked_at = clock_timestamp() where prefix = $1`, merchants.Prefix(revoked))
+	testdb.Exec(t, w.db.Pool(), `
+update api_keys
+   set created_at = created_at - interval '25 hours', expires_at = clock_timestamp()
+ where prefix = $1`, merchants.Prefix(expired))
 	reasons := map[string][]string{
 		"a scheme alone":                 {"Bearer"},
 		"Basic with the API key":         {"Basic " + apiKey},
 		"the key without a scheme":       {apiKey},
 		"an unknown key":                 {"Bearer " + merchants.NewKey()},
 		"a wrong key before a right one": {"Bearer unknown", "Bearer " + apiKey},
+		"an expired key":                 {"Bearer " + expired},
 		"a revoked key":                  {"Bearer " + revoked},
 	}
 	before := rows(t, w.db)
@@ -227,6 +233,9 @@ func TestAccessLog_holdsHashesOfKeys(t *testing.T) {
 	w.accept(t, secret+"-old", body())
 	testdb.Exec(t, db.Pool(), `update idempotency_keys set expires_at = clock_timestamp() - interval '1 second'`)
 	held := holdAt(t, db, "POST /v1/charges", secret+"-held")
+	pending := serveOn(t, db, observe, func(api *httpapi.Config) { api.InFlight = http.StatusAccepted })
+	wantStatus(t, pending.send(t, post(secret+"-held", body())), http.StatusAccepted)
+	testrun.Same(t, "the result of 202 for a key in use", httpapi.KeyInUse, seen.Result)
 	order := body("order_id", `"`+secret+`"`, "description", `"`+secret+`"`, "payment_method", `"`+secret+`"`, "customer", `"`+secret+`"`,
 		"metadata", `{"`+secret+`":"`+secret+`"}`, "items", `[{"sku":"`+secret+`","quantity":1}]`)
 	late := unsigned("{}").with("Stripe-Signature", "t="+unix(301)+",v1="+mac(stripeSecret, unix(301), "{}"))
@@ -300,6 +309,7 @@ select metadata - 'causation_id' = jsonb_build_object('correlation_id', 'req-1',
  order by position
  limit 1`, merchants.Prefix(apiKey))
 	wantNoneOf(t, w, secret, apiKey)
+	wantNoneOf(t, pending, secret, apiKey)
 	testrun.Same(t, "traces", []string{parent + "/ours", "/ours", "/ours", parent + "/ours"}, // replays and refusals leave no message
 		testdb.All[string](t, db, `select metadata ->> 'traceparent' from outbox order by id`))
 }
