@@ -294,7 +294,7 @@ func TestLearn_namesCodeThatIsThere(t *testing.T) {
 	}
 	for _, step := range steps {
 		code, err := os.ReadFile("../../" + step[1])
-		if err != nil || !regexp.MustCompile(`(?m)^func (\([^)]+\) )?`+step[2]+`\(`).Match(code) {
+		if err != nil || !regexp.MustCompile(`(?m)^func (\([^)]+\) )?`+step[2]+`[[(]`).Match(code) {
 			t.Errorf("%s has no %s: %v", step[1], step[2], err)
 		}
 	}
