@@ -97,7 +97,7 @@ func (w *underLoad) lose(t *testing.T, n int, prepare func(i int), loss func()) 
 	}
 	const charges = 16 // in flight
 	until(func() {
-		f := w.flowing(t, charges, charges, visa)
+		f := w.flowing(t, charges, charges, visa, cardDeclined, visa)
 		f.all.Wait()
 		w.flows = append(w.flows, f)
 	})
@@ -108,6 +108,7 @@ func (w *underLoad) lose(t *testing.T, n int, prepare func(i int), loss func()) 
 		}
 		pause(t.Context(), 400*time.Millisecond)
 	})
+	var after flow // requests of which each api had one after each loss
 	for i := range n {
 		prepare(i)
 		w.acceptsMore(t, 40)
@@ -118,12 +119,15 @@ func (w *underLoad) lose(t *testing.T, n int, prepare func(i int), loss func()) 
 		w.lost++
 		for _, api := range w.APIs {
 			here := func(context.Context) (string, error) { return api.URL(), nil }
-			acceptedCharge(t, w.insist(t, request{Key: "key-" + unique(), Body: newOrder(visa).body(t), To: here}))
+			r := request{Key: "key-" + unique(), Body: newOrder(visa).body(t), To: here}
+			acceptedCharge(t, w.insist(t, r))
+			after.requests = append(after.requests, r)
 		}
 		w.acceptsMore(t, 40)
 	}
 	close(stop)
 	all.Wait()
+	w.flows = append(w.flows, &after)
 }
 
 // acceptsMore waits until so many more charges are accepted.
@@ -167,6 +171,9 @@ func (w *underLoad) settle(t *testing.T) {
 		t.Errorf("violated: %q", audit.Violated())
 	}
 	if w.client.forgets {
+		if w.client.lost == 0 {
+			t.Error("nothing was lost: the standby lacked nothing")
+		}
 		w.client = nil // the shop was notified of lost charges
 	}
 }

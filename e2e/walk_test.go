@@ -106,7 +106,8 @@ func chosen(recordings []recording, what string, rng *rand.Rand) ([]target, erro
 		case "points":
 			targets = append(targets, sampleOf(c, rng, 1)...)
 		case "distinct":
-			targets = append(targets, sampleOf(c.without(seen), rng, 1)...)
+			c = c.without(seen)
+			targets = append(append(targets, sampleOf(c, rng, 1)...), refusalsOf(c, rng)...)
 		default:
 			for address := range strings.SplitSeq(what, "|") {
 				first, second, _ := strings.Cut(address, "+")
@@ -194,6 +195,16 @@ func everything(c recording) []target {
 		}
 	}
 	return all
+}
+
+// refusalsOf refuse every other point, from a random one of the first two on, with an error of its server.
+func refusalsOf(c recording, rng *rand.Rand) (refusals []target) {
+	for i := rng.IntN(2); i < len(c.points); i += 2 {
+		if errors := faultsAt(c.points[i].kind, failpoint.Before)[3:]; len(errors) > 0 {
+			refusals = append(refusals, c.target(c.points[i], failpoint.Before, errors[rng.IntN(len(errors))]))
+		}
+	}
+	return refusals
 }
 
 func (c recording) target(point planned, side failpoint.Side, fault failpoint.Fault) target {

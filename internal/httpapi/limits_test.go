@@ -171,17 +171,19 @@ func TestAnswers_theirBytesInFlightAreBounded(t *testing.T) {
 	answered(http.StatusOK) // the client that does not read was cut off
 }
 
-// TestStoreDown: it comes back, and the same request under the same key is answered.
+// TestStoreDown: the server does not answer, or its disk is full. It comes back, and the same request under
+// the same key is answered.
 func TestStoreDown(t *testing.T) {
 	t.Parallel()
-	var down atomic.Bool
-	cuts := func(trip *failpoint.Trip) failpoint.Fault {
-		if trip.Side == failpoint.Before && down.Load() {
-			return failpoint.Cut
+	const diskFull failpoint.Fault = "53100"
+	var down atomic.Pointer[failpoint.Fault]
+	breaks := func(trip *failpoint.Trip) failpoint.Fault {
+		if fault := down.Load(); fault != nil && trip.Side == failpoint.Before {
+			return *fault
 		}
 		return failpoint.None
 	}
-	proxy, err := failpoint.NewProxy(t.Context(), testdb.URL(t), func() failpoint.Hook { return cuts })
+	proxy, err := failpoint.NewProxy(t.Context(), testdb.URL(t), func() failpoint.Hook { return breaks })
 	testdb.Must(t, err)
 	t.Cleanup(proxy.Close)
 	w := serveOn(t, testdb.OpenAt(t, proxy.URL(), postgres.Options{}))
@@ -195,18 +197,20 @@ func TestStoreDown(t *testing.T) {
 			calls = append(calls, get(path))
 		}
 	}
-	down.Store(true)
-	for _, c := range calls {
-		wantProblem(t, w.send(t, c), "/problems/unavailable")
-		if a := w.send(t, c.like(http.MethodHead)); c.method == http.MethodGet && (a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") != "1") {
-			t.Errorf("HEAD %s: status %d, Retry-After %q", c.path, a.status, a.header.Get("Retry-After"))
+	for _, fault := range []failpoint.Fault{failpoint.Cut, diskFull} {
+		down.Store(&fault)
+		for _, c := range calls {
+			wantProblem(t, w.send(t, c), "/problems/unavailable")
+			if a := w.send(t, c.like(http.MethodHead)); c.method == http.MethodGet && (a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") != "1") {
+				t.Errorf("HEAD %s: status %d, Retry-After %q", c.path, a.status, a.header.Get("Retry-After"))
+			}
 		}
-	}
-	wantStatus(t, w.send(t, get("/healthz")), http.StatusOK) // the process lives
-	wantProblem(t, w.send(t, get("/v1/balances").with("Authorization")), "/problems/unauthorized")
-	down.Store(false)
-	if again := w.insist(t, post("key-1", body())); again.body != first.body {
-		t.Errorf("not the first answer:\n%s%s", first.body, again.body)
+		wantStatus(t, w.send(t, get("/healthz")), http.StatusOK) // the process lives
+		wantProblem(t, w.send(t, get("/v1/balances").with("Authorization")), "/problems/unauthorized")
+		down.Store(nil)
+		if again := w.insist(t, post("key-1", body())); again.body != first.body {
+			t.Errorf("not the first answer after %s:\n%s%s", fault, first.body, again.body)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"errors"
 	"os"
 	"testing"
 
@@ -16,7 +17,11 @@ func TestLaunch_endsTheLogWithAWholeLine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		<-l.exited
+		p := Process{program: program, life: l}
+		for err == nil {
+			err = p.signal(l, 0)
+		}
+		testrun.Same(t, "a program that is done, and whose log is whole", true, errors.Is(err, os.ErrProcessDone) && l.ended())
 	}
 	log, err := os.ReadFile(program.file(".log"))
 	testrun.Same(t, "log", "whole\nwhole\n", string(log))

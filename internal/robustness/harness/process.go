@@ -176,10 +176,14 @@ func (p *Process) Pause() error { return p.signal(p.now(), syscall.SIGSTOP) }
 func (p *Process) Resume() error { return p.signal(p.now(), syscall.SIGCONT) }
 
 func (p *Process) signal(l *life, s syscall.Signal) error {
-	if err := l.command.Process.Signal(s); err != nil {
-		return fmt.Errorf("signal %s: %w", p.program.Name, err)
+	err := l.command.Process.Signal(s)
+	if err == nil {
+		return nil
 	}
-	return nil
+	if errors.Is(err, os.ErrProcessDone) {
+		<-l.exited // its log is whole only then
+	}
+	return fmt.Errorf("signal %s: %w", p.program.Name, err)
 }
 
 // Restart stops the program if it runs and starts it on the address that it had.
