@@ -142,6 +142,7 @@ func besideARival(end func(pgx.Tx, context.Context) error, answer string, effect
 }
 
 func manyAtOnce(t *testing.T, e entry) {
+	testdb.Long(t, "it makes many calls")
 	t.Helper()
 	for _, level := range []string{"read committed", "repeatable read", "serializable"} {
 		settings := map[string]string{"default_transaction_isolation": level}
@@ -199,6 +200,7 @@ func panicLeavesTheKeyFree(t *testing.T, e entry) {
 
 // cutAnywhere cuts the connection at each round trip in turn, and asks a second time without a fault.
 func cutAnywhere(t *testing.T, e entry) {
+	testdb.Long(t, "it cuts each connection")
 	t.Helper()
 	for name, test := range map[string]struct {
 		side        failpoint.Side

@@ -239,6 +239,7 @@ func TestEnd_aWaitEndsWithTheNextMessageOfItsKey(t *testing.T) {
 
 // What handlers cannot finish in Drain is released without counting an attempt, and nothing more is claimed.
 func TestDrain(t *testing.T) {
+	testdb.Long(t, "it waits for drains")
 	t.Parallel()
 	db, begun, finish := stocked(t, "finishes@", "hangs@"), make(chan string, 3), make(chan struct{})
 	p := processor(t, db, func(ctx context.Context, d *inbox.Delivery) error {

@@ -236,6 +236,7 @@ func TestFairness_aCrowdLeavesSlotsToOthers(t *testing.T) {
 // Beside 100,000 messages of one partition and 20,000 of a hundred, the messages of another one do not wait for them,
 // also while one is paused.
 func TestFairness_aBacklogDelaysNoOther(t *testing.T) {
+	testdb.Long(t, "it stores 100,000 messages")
 	t.Parallel()
 	db := stocked(t)
 	putMany(t, db, "paused", 1)
@@ -319,6 +320,7 @@ func TestProcessor_correctsDueTimes(t *testing.T) {
 // However many keys a transaction has locked, claims go on, and the other keys are repaired: a repair reads a
 // bounded number of keys, and goes on behind them.
 func TestPromote_besideManyKeysThatAreLocked(t *testing.T) {
+	testdb.Long(t, "it holds many locks")
 	t.Parallel()
 	db, handled, wake := testdb.Reused(t), make(chan string, 400), make(chan struct{}, 1)
 	putMany(t, db, "k", 3300)

@@ -32,6 +32,7 @@ const (
 // The transaction of a page is idle while the page is handled, for longer than the pool allows, and
 // the receiver has the connections of the pool.
 func TestSubscriber_deliversAgainFromTheFirstThatIsRefused(t *testing.T) {
+	testdb.Long(t, "it waits for a time-out")
 	t.Parallel()
 	db, log := testdb.Open(t), &testrun.Log{}
 	publish(t, db, numbered(5)...)

@@ -25,6 +25,7 @@ import (
 )
 
 func TestRun_besideTraffic(t *testing.T) {
+	testdb.Long(t, "it sends traffic")
 	t.Parallel()
 	f := newFixture(t)
 	g, ctx := errgroup.WithContext(t.Context())
@@ -130,6 +131,7 @@ func TestRun_reportsEachViolation(t *testing.T) {
 // wrong types, and rows that are too long, are violations and do not end the audit. It still finds a forged outcome.
 // Each stream is checked once, also those behind the first page, and a long one.
 func TestRun_goesOnPastWhatItCannotRead(t *testing.T) {
+	testdb.Long(t, "its rows are large")
 	t.Parallel()
 	f := newFixture(t)
 	f.run("breakable")

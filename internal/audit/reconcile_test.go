@@ -165,6 +165,7 @@ func TestReconcile_besideTraffic(t *testing.T) {
 
 // TestReconcile_readsTheLedgerOnce: not once more for each charge.
 func TestReconcile_readsTheLedgerOnce(t *testing.T) {
+	testdb.Long(t, "it audits 10,000 charges")
 	t.Parallel()
 	f := newFixture(t)
 	f.exec(`
@@ -209,6 +210,7 @@ func (f *fixture) progress() (found, left int) {
 }
 
 func TestContinue(t *testing.T) {
+	testdb.Long(t, "it audits again and again")
 	t.Parallel()
 	f := newFixture(t)
 	f.addUp()

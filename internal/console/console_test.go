@@ -197,6 +197,7 @@ func (w *world) awaitPage(t *testing.T, path, holds string) {
 // TestFlow shows what changes: a charge, a claim, a program that dies, and the takeover of its
 // message.
 func TestFlow(t *testing.T) {
+	testdb.Long(t, "it waits for a charge")
 	t.Parallel()
 	w := newWorld(t, console.Options{}, nil)
 	w.awaitPage(t, "/", "no worker has a session")

@@ -152,6 +152,7 @@ func large() string {
 // TestAnswers_theirBytesInFlightAreBounded: a client that does not read its answers holds its
 // merchant's share of the bytes, keeps no other merchant from its answers, and is cut off.
 func TestAnswers_theirBytesInFlightAreBounded(t *testing.T) {
+	testdb.Long(t, "its responses are long")
 	t.Parallel()
 	w := serve(t, func(c *httpapi.Config) { c.Limits.AnswerBytes = 150_000 })
 	w.server.WriteTimeout = 5 * time.Second
