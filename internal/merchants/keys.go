@@ -153,22 +153,30 @@ func NewAuthenticate(q postgres.Querier, most int) func(ctx context.Context, key
 	}
 }
 
-// merchantsOf are the merchants of keys, in their order; without an ID where a key is not valid.
+// merchantsOf are the merchants of keys, in their order; without an ID where a key is not valid. A key that
+// several requests have is asked for once.
 func merchantsOf(ctx context.Context, q postgres.Querier, keys []string) ([]Merchant, error) {
-	hashes := make([][]byte, len(keys))
-	for i, key := range keys {
-		hashes[i] = hashOf(key)
+	places, hashes := map[string]int64{}, [][]byte{}
+	for _, key := range keys {
+		if places[key] == 0 {
+			hashes = append(hashes, hashOf(key))
+			places[key] = int64(len(hashes))
+		}
 	}
 	rows, _ := q.Query(ctx, selectByKeys, hashes) // rows have its error too
-	all := make([]Merchant, len(keys))
-	var place int
+	found := map[int64]Merchant{}
+	var place int64
 	var m Merchant
 	_, err := pgx.ForEachRow(rows, []any{&place, &m.ID, &m.FeeBasisPoints, &m.FeeFixed, &m.OneChargePerOrder, &m.HasWebhook, &m.Scopes}, func() error {
-		all[place-1], m = m, Merchant{} // the next row has maps and slices of its own
+		found[place], m = m, Merchant{} // the next row has maps and slices of its own
 		return nil
 	})
 	if err != nil {
 		err = fmt.Errorf("authenticate: %w", err)
+	}
+	all := make([]Merchant, len(keys))
+	for i, key := range keys {
+		all[i] = found[places[key]]
 	}
 	return all, err
 }
