@@ -23,9 +23,10 @@ import (
 func isConfirm(c *failpoint.Call) bool { return strings.HasSuffix(c.Request.URL.Path, "/confirm") }
 
 // TestWorker_killedAfterCapture_chargesOnce kills the worker when the provider has
-// captured the payment and the worker has not read the answer. It is the one test
-// that starts programs with -short; TestWalk kills at every other round trip.
+// captured the payment and the worker has not read the answer. TestWalk kills at
+// every other round trip.
 func TestWorker_killedAfterCapture_chargesOnce(t *testing.T) {
+	startsPrograms(t)
 	t.Parallel()
 	var d *deployment
 	var confirms atomic.Int32

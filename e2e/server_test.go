@@ -81,13 +81,10 @@ func made[T any](t *testing.T, by func() (T, error)) T {
 	return what
 }
 
-// startsPrograms skips a test that starts programs when -short is set. One test
-// runs nevertheless: a charge whose worker is killed once.
+// startsPrograms leaves a test that starts programs out of short mode.
 func startsPrograms(t *testing.T) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("not run with -short: the test starts programs")
-	}
+	testrun.Long(t, "it starts programs")
 }
 
 // startsWithEvery skips a test that starts programs, and that continuous integration alone runs.

@@ -27,7 +27,7 @@ import (
 // names them the other way round. A deadlock would have its loser wait. The first charge holds its stock while it is paid
 // for. A charge that fails returns it, and each outcome has its message.
 func TestInventory_underContention(t *testing.T) {
-	testdb.Long(t, "it races many against each other")
+	testrun.Long(t, "it races many against each other")
 	t.Parallel()
 	for name, writes := range map[string]*groupcommit.Statements{
 		"in commits of their own": nil,

@@ -105,6 +105,7 @@ func TestCommit(t *testing.T) {
 // A batch is the caller's: it may be committed again as it is, also where its statements are
 // prepared on no connection any more.
 func TestCommitOfACutConnection(t *testing.T) {
+	testrun.Long(t, "it has a database for each case")
 	t.Parallel()
 	for _, test := range []struct {
 		name     string
@@ -159,6 +160,7 @@ select count(pg_terminate_backend(pid)) = 1
 
 // A caller leaves at the deadline of its context, not when that is cancelled, and what was sent goes on.
 func TestCommit_outlivesItsCaller(t *testing.T) {
+	testrun.Long(t, "it waits for time-outs")
 	t.Parallel()
 	db, _ := effects(t, postgres.Options{LockTimeout: time.Hour})
 	release := hold(t, db, 2)
@@ -249,6 +251,7 @@ func TestCommit_thatIsNotConfirmedIsUnknown(t *testing.T) {
 
 // The batch that came last has the least time. Its caller leaves, and the others get their connection.
 func TestGroupCommit_waitsForAConnectionUntilItsLatestDeadline(t *testing.T) {
+	testrun.Long(t, "it waits for deadlines")
 	t.Parallel()
 	db, _ := effects(t, postgres.Options{Writes: declared(), MaxConns: 1})
 	units := committing(db, numbered(3)...)
@@ -279,7 +282,7 @@ func TestGroupCommit_waitsForAConnectionUntilItsLatestDeadline(t *testing.T) {
 // server, are in commits, however often callers leave and try again. What was not sent never is,
 // and what was is committed once the standby is back.
 func TestCommit_thatHangsLeavesConnectionsToReads(t *testing.T) {
-	testdb.Long(t, "it starts a server")
+	testrun.Long(t, "it starts a server")
 	t.Parallel()
 	server := testrun.Server(t, local.Options{InMemory: true, Fsync: true})
 	s := testdb.StandbyOf(t, server, "postgres")

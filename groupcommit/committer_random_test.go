@@ -142,7 +142,7 @@ func drawWork(fences []int64) *rapid.Generator[work] {
 // Whatever units come at once, each is committed as a whole or refused as a whole, and
 // there is an order in which individual commits would have had the same results.
 func TestGroupCommit_equalsIndividualCommits(t *testing.T) {
-	testdb.Long(t, "it compares many random batches")
+	testrun.Long(t, "it compares many random batches")
 	t.Parallel()
 	owner, db := diaries(t, postgres.Options{})
 	testdb.Exec(t, owner.Pool(), createEffects)
@@ -228,7 +228,7 @@ select pg_terminate_backend(pid)
 // at commit: of a unit that is committed all is there, of one that is refused nothing is,
 // and a unit that nothing is wrong with is not refused.
 func TestGroupCommit_reportsOutcomesThatAreTrueUnderFaults(t *testing.T) {
-	testdb.Long(t, "it races many against each other")
+	testrun.Long(t, "it races many against each other")
 	t.Parallel()
 	owner, address := effects(t, postgres.Options{LockTimeout: time.Hour, StatementTimeout: time.Hour})
 	var pools [2]*postgres.DB

@@ -205,6 +205,7 @@ func TestMiddleware_problems(t *testing.T) {
 }
 
 func TestMiddleware_statuses(t *testing.T) {
+	testrun.Long(t, "it has a database for each case")
 	t.Parallel()
 	for status, test := range map[int]struct {
 		replayed bool
@@ -230,6 +231,7 @@ func TestMiddleware_statuses(t *testing.T) {
 }
 
 func TestMiddleware_refusesToStore(t *testing.T) {
+	testrun.Long(t, "its responses are long")
 	t.Parallel()
 	set := func(name, value string) func(http.ResponseWriter) {
 		return func(w http.ResponseWriter) { w.Header().Set(name, value); w.WriteHeader(http.StatusCreated) }

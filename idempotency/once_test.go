@@ -98,6 +98,7 @@ func TestOnce_results(t *testing.T) {
 }
 
 func TestOnce_failures(t *testing.T) {
+	testrun.Long(t, "it has a database for each case")
 	t.Parallel()
 	for name, fail := range map[string]func(ctx context.Context, tx pgx.Tx) error{
 		"a goroutine that ends": func(context.Context, pgx.Tx) error { runtime.Goexit(); return nil },
@@ -225,6 +226,7 @@ func TestReceive_roundTrips(t *testing.T) {
 
 // A call that may meet a rival waits for it in a transaction of its own: a group would be refused.
 func TestReceive_ofAWaiterRefusesNoGroup(t *testing.T) {
+	testrun.Long(t, "it waits for locks")
 	t.Parallel()
 	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{LockTimeout: 20 * time.Millisecond, Writes: groupcommit.NewStatements(idempotency.Writes()...)})
 	rival := entries[0].rival(t, db)

@@ -142,8 +142,8 @@ func besideARival(end func(pgx.Tx, context.Context) error, answer string, effect
 }
 
 func manyAtOnce(t *testing.T, e entry) {
-	testdb.Long(t, "it makes many calls")
 	t.Helper()
+	testrun.Long(t, "it makes many calls")
 	for _, level := range []string{"read committed", "repeatable read", "serializable"} {
 		settings := map[string]string{"default_transaction_isolation": level}
 		db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{MaxConns: 4, Settings: settings})
@@ -200,8 +200,8 @@ func panicLeavesTheKeyFree(t *testing.T, e entry) {
 
 // cutAnywhere cuts the connection at each round trip in turn, and asks a second time without a fault.
 func cutAnywhere(t *testing.T, e entry) {
-	testdb.Long(t, "it cuts each connection")
 	t.Helper()
+	testrun.Long(t, "it cuts each connection")
 	for name, test := range map[string]struct {
 		side        failpoint.Side
 		away, fails bool   // no connection can be made afterwards; the work fails when it is called again
@@ -302,7 +302,7 @@ func refusedRead(t *testing.T, e entry) {
 // end in each way in which PostgreSQL makes it visible on the primary alone. Until the standby is
 // back nothing is replayed, since a failover would lose it.
 func TestPromises_withoutTheStandby(t *testing.T) {
-	testdb.Long(t, "it starts a server")
+	testrun.Long(t, "it starts a server")
 	t.Parallel()
 	server, whole := testrun.Server(t, local.Options{InMemory: true, Fsync: true}), t
 	db := testdb.OpenAt(t, testdb.Migrated(t, server, "service"), postgres.Options{CommitTimeout: time.Second, LockTimeout: 500 * time.Millisecond})

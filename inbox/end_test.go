@@ -94,6 +94,7 @@ func TestEnd_statesOfAMessage(t *testing.T) {
 }
 
 func TestEnd_backoffIsRandomWithinItsBounds(t *testing.T) {
+	testrun.Long(t, "it ends many deliveries")
 	t.Parallel()
 	db := stocked(t)
 	putMany(t, db, "", 60)
@@ -109,6 +110,7 @@ func TestEnd_backoffIsRandomWithinItsBounds(t *testing.T) {
 // What the holder knows of the end, and what the observer receives. An end that was stored is not stored again:
 // what is committed with it takes effect once.
 func TestEnd_isReported(t *testing.T) {
+	testrun.Long(t, "it has a database for each case")
 	t.Parallel()
 	type within struct{}
 	const rolledBack = -1
@@ -239,7 +241,7 @@ func TestEnd_aWaitEndsWithTheNextMessageOfItsKey(t *testing.T) {
 
 // What handlers cannot finish in Drain is released without counting an attempt, and nothing more is claimed.
 func TestDrain(t *testing.T) {
-	testdb.Long(t, "it waits for drains")
+	testrun.Long(t, "it waits for drains")
 	t.Parallel()
 	db, begun, finish := stocked(t, "finishes@", "hangs@"), make(chan string, 3), make(chan struct{})
 	p := processor(t, db, func(ctx context.Context, d *inbox.Delivery) error {

@@ -37,7 +37,7 @@ import (
 //
 //	go test ./inbox -run TestModel -rapid.checks=200 -rapid.steps=100 -timeout 2h -v
 func TestModel(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
+	testrun.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	bounds := map[string]string{"rapid.checks": "8", "rapid.steps": "60"}
 	flag.Visit(func(given *flag.Flag) { delete(bounds, given.Name) })

@@ -54,6 +54,7 @@ func TestNew_refusesOptionsThatLackSomething(t *testing.T) {
 }
 
 func TestReceiveAndAppend_storeEachMessageOnce(t *testing.T) {
+	testrun.Long(t, "it has a database for each case")
 	t.Parallel()
 	long := strings.Repeat("x", 256)
 	two := strings.Fields(unreadable("\xff") + " " + unreadable(long))
@@ -209,6 +210,7 @@ func putMany(t *testing.T, db *postgres.DB, partition string, messages int) {
 
 // However many messages one partition has, and however long its handlers take, others are handled.
 func TestFairness_aCrowdLeavesSlotsToOthers(t *testing.T) {
+	testrun.Long(t, "it handles a crowd of messages")
 	t.Parallel()
 	for _, slots := range []int{2, 16} {
 		t.Run(fmt.Sprint(slots, " slots"), func(t *testing.T) {
@@ -236,7 +238,7 @@ func TestFairness_aCrowdLeavesSlotsToOthers(t *testing.T) {
 // Beside 100,000 messages of one partition and 20,000 of a hundred, the messages of another one do not wait for them,
 // also while one is paused.
 func TestFairness_aBacklogDelaysNoOther(t *testing.T) {
-	testdb.Long(t, "it stores 100,000 messages")
+	testrun.Long(t, "it stores 100,000 messages")
 	t.Parallel()
 	db := stocked(t)
 	putMany(t, db, "paused", 1)
@@ -257,6 +259,7 @@ func TestFairness_aBacklogDelaysNoOther(t *testing.T) {
 
 // A processor starts the next message as soon as the one before has ended, also one that came while that ran.
 func TestProcessor_handOverNeedsNoPoll(t *testing.T) {
+	testrun.Long(t, "its handlers are slow")
 	t.Parallel()
 	const last = 20
 	for name, test := range map[string]struct {
@@ -286,6 +289,7 @@ func TestProcessor_handOverNeedsNoPoll(t *testing.T) {
 }
 
 func TestPause(t *testing.T) {
+	testrun.Long(t, "it waits for polls")
 	t.Parallel()
 	db := stocked(t)
 	putMany(t, db, "paused", 20)
@@ -306,6 +310,7 @@ func TestPause(t *testing.T) {
 
 // Due times that were written while the clock of the database was ahead are corrected, others are kept.
 func TestProcessor_correctsDueTimes(t *testing.T) {
+	testrun.Long(t, "it waits for a time that is due")
 	t.Parallel()
 	db := stocked(t, "new@1", "behind@1", "failed@2", "waited@3", "waits@4", "fails@5")
 	write(t, db, `update inbox set due_at = now() + interval '1 hour' where message_id in ('new', 'behind')`)
@@ -320,7 +325,7 @@ func TestProcessor_correctsDueTimes(t *testing.T) {
 // However many keys a transaction has locked, claims go on, and the other keys are repaired: a repair reads a
 // bounded number of keys, and goes on behind them.
 func TestPromote_besideManyKeysThatAreLocked(t *testing.T) {
-	testdb.Long(t, "it holds many locks")
+	testrun.Long(t, "it holds many locks")
 	t.Parallel()
 	db, handled, wake := testdb.Reused(t), make(chan string, 400), make(chan struct{}, 1)
 	putMany(t, db, "k", 3300)

@@ -32,7 +32,7 @@ func through(t *testing.T) (direct, cut *postgres.DB, cutter *failpoint.Cutter) 
 }
 
 func TestTakeover(t *testing.T) {
-	testdb.Long(t, "it waits for leases")
+	testrun.Long(t, "it waits for leases")
 	t.Parallel()
 
 	t.Run("another process continues, and the silent holder loses its whole commit", func(t *testing.T) {
@@ -156,7 +156,7 @@ create trigger refuse before update on inbox for each row when (old.due_at > '21
 
 // A claim that hangs beyond its deadline keeps neither beats from going on, nor the program from its end.
 func TestClaim_thatHangs(t *testing.T) {
-	testdb.Long(t, "it waits for time-outs")
+	testrun.Long(t, "it waits for time-outs")
 	t.Parallel()
 	db, claims, back := stocked(t, "m1@k"), make(chan struct{}, 1), make(chan struct{})
 	defer close(back)
@@ -191,7 +191,7 @@ func TestClaim_thatHangs(t *testing.T) {
 
 // A processor takes back a message that it has claimed without learning of it, while it beats.
 func TestClaim_withAnUnknownOutcome(t *testing.T) {
-	testdb.Long(t, "it waits for leases")
+	testrun.Long(t, "it waits for leases")
 	t.Parallel()
 	db, cut, cutter := through(t)
 	handled, end := make(chan string, 10), make(chan struct{})
@@ -219,7 +219,7 @@ func TestClaim_withAnUnknownOutcome(t *testing.T) {
 
 // A message that kills its process becomes a dead letter, and those beside it are handled.
 func TestPoison(t *testing.T) {
-	testdb.Long(t, "it kills processes")
+	testrun.Long(t, "it kills processes")
 	t.Parallel()
 	url := testdb.URL(t)
 	db := testdb.Connect(t, url)
@@ -260,7 +260,7 @@ func TestPoison(t *testing.T) {
 
 // What a page has claimed belongs to no handler until its answer comes, and is not taken back meanwhile.
 func TestClaim_whoseCommitIsSlow(t *testing.T) {
-	testdb.Long(t, "it waits for a commit")
+	testrun.Long(t, "it waits for a commit")
 	t.Parallel()
 	db := stocked(t)
 	p := processor(t, hooked{db, func(ctx context.Context, b *pgx.Batch) error {
@@ -282,7 +282,7 @@ func TestClaim_whoseCommitIsSlow(t *testing.T) {
 // A processor with nothing to do asks the database once a second, and writes nothing. It finds a message whose
 // commit took longer than the overlap of claims.
 func TestProcessor_idle(t *testing.T) {
-	testdb.Long(t, "it watches polls")
+	testrun.Long(t, "it watches polls")
 	t.Parallel()
 	db := stocked(t, "m0@k")
 	var commits atomic.Int64
@@ -301,7 +301,7 @@ func TestProcessor_idle(t *testing.T) {
 
 // While all commits that the pool allows wait for a lock, beats go on.
 func TestBeat_besideCommitsThatWait(t *testing.T) {
-	testdb.Long(t, "it waits for leases")
+	testrun.Long(t, "it waits for leases")
 	t.Parallel()
 	url := testdb.URL(t)
 	db := testdb.OpenAt(t, url, postgres.Options{MaxConns: 4, LockTimeout: time.Hour, StatementTimeout: time.Hour})

@@ -202,7 +202,7 @@ func refunds(t *testing.T, db *postgres.DB, chargeID string) []int64 {
 }
 
 func TestRivalRefunds(t *testing.T) {
-	testdb.Long(t, "it races many against each other")
+	testrun.Long(t, "it races many against each other")
 	t.Parallel()
 	db := testdb.Reused(t)
 	in := keeping(t, db)
@@ -419,7 +419,7 @@ func TestAcceptCharge_onceForEachOrder(t *testing.T) {
 // committed together, and then some under keys that come three times. Of each key
 // there is one charge, it is its merchant's own, and all have its answer.
 func TestGroupCommit_ofSeveralRequests(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
+	testrun.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	owner := testdb.Reused(t)
 	// As the api's.

@@ -67,6 +67,7 @@ func (h hostile) try(t *testing.T, statements ...string) (code string) {
 // What succeeds is what the catalogue gives to payonce_api, which TestRights_areAsDecided compares with what was decided.
 // To leave the role changes nothing.
 func TestHostileAPI_mayDoWhatItWasGranted(t *testing.T) {
+	testrun.Long(t, "it tries each grant")
 	t.Parallel()
 	h := newHostile(t)
 	all := testdb.All[attempt](t, h.owner, attempts)
@@ -154,6 +155,7 @@ select jsonb_build_object('SQL', sql, 'Given', given) from found`
 // TestHostileAPI_insertsWhatARequestCauses tries rows as the api, for acme: those of a request
 // are accepted, and whatever else an attacker would add is refused.
 func TestHostileAPI_insertsWhatARequestCauses(t *testing.T) {
+	testrun.Long(t, "it inserts many rows")
 	t.Parallel()
 	h := newHostile(t)
 	testdb.Exec(t, h.owner.Pool(), read(t, "hostile.sql"), pgx.QueryExecModeSimpleProtocol)

@@ -31,6 +31,7 @@ import (
 func TestMain(m *testing.M) { testrun.Main(m) }
 
 func TestUp_appliesEachMigrationOnce(t *testing.T) {
+	testrun.Long(t, "it starts a server")
 	t.Parallel()
 	address := testdb.Empty(t)
 	conn := testdb.Session(t, address)
@@ -151,6 +152,7 @@ func guards(t *testing.T) (functions string, all []guard) {
 
 // TestGuards makes every constraint of the schema refuse a statement.
 func TestGuards(t *testing.T) {
+	testrun.Long(t, "it tries each guard")
 	t.Parallel()
 	db := testdb.Open(t)
 	functions, all := guards(t)
@@ -240,6 +242,7 @@ select c.relname::text
 // TestRestoreGuard: the mark stays with the files, and with nothing that is dumped
 // and restored. TestRestore_ofAnOlderDump_capturesNothingTwice in e2e has true dumps.
 func TestRestoreGuard(t *testing.T) {
+	testrun.Long(t, "it has a database for each case")
 	t.Parallel()
 	for name, test := range map[string]struct {
 		statements []string

@@ -119,7 +119,7 @@ var small = regexp.MustCompile(`\bon (followers|restore_mark|audit_progress|inbo
 // day. A policy filters what the plan of the statement finds, and changes no plan. Each statement of
 // the inbox and the outbox is a lookup, but for those that read no table.
 func TestPlans_doNotDependOnStatistics(t *testing.T) {
-	testdb.Long(t, "it makes a database for each of many cases")
+	testrun.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	all, covered := statements(t), map[string]bool{}
 	for _, l := range lookups(t) {
@@ -240,7 +240,7 @@ func ways(plan string) (found []string) {
 // cannot drift apart. The sandbox has a schema of its own, and its own tests; so has
 // the benchmark, which is another module.
 func TestEveryStatementPrepares(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
+	testrun.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	conn := testdb.Session(t, testdb.URL(t))
 	all := statements(t)

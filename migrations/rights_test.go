@@ -104,7 +104,7 @@ func read(t *testing.T, file string) string {
 
 // TestRoles has a server of its own, since roles are the server's.
 func TestRoles(t *testing.T) {
-	testdb.Long(t, "it makes a database for each of many cases")
+	testrun.Long(t, "it makes a database for each of many cases")
 	t.Parallel()
 	server := testrun.Server(t, local.Options{InMemory: true})
 	admin := testdb.Session(t, server.URL("postgres"))
@@ -212,6 +212,7 @@ func loginsSuffice(t *testing.T, server *local.Server, admin *pgx.Conn) {
 // TestHostileAPI_holdsUpOthersForABoundedTime: the worker ends the sessions of an attacker who
 // has the api's password, whatever the session says of itself, and no others.
 func TestHostileAPI_holdsUpOthersForABoundedTime(t *testing.T) {
+	testrun.Long(t, "it waits for locks")
 	t.Parallel()
 	server, admin := composeServer(t)
 	loginsSuffice(t, server, admin)

@@ -30,7 +30,7 @@ import (
 //   - a writer's messages are first delivered in the order of its transactions;
 //   - each committed message is acknowledged, and only that deletes it.
 func TestModel(t *testing.T) {
-	testdb.Long(t, "it waits for deadlines")
+	testrun.Long(t, "it waits for deadlines")
 	t.Parallel()
 	url := testdb.URL(t)
 	db := testdb.Connect(t, url)

@@ -32,7 +32,7 @@ const (
 // The transaction of a page is idle while the page is handled, for longer than the pool allows, and
 // the receiver has the connections of the pool.
 func TestSubscriber_deliversAgainFromTheFirstThatIsRefused(t *testing.T) {
-	testdb.Long(t, "it waits for a time-out")
+	testrun.Long(t, "it waits for a time-out")
 	t.Parallel()
 	db, log := testdb.Open(t), &testrun.Log{}
 	publish(t, db, numbered(5)...)
@@ -62,6 +62,7 @@ func TestSubscriber_deliversAgainFromTheFirstThatIsRefused(t *testing.T) {
 // A transaction that stays open, here or in another database of the server, with rows of the
 // outbox or without, delays no message of others.
 func TestSubscriber_waitsForNoTransactionThatStaysOpen(t *testing.T) {
+	testrun.Long(t, "it watches for a second")
 	t.Parallel()
 	db := testdb.Open(t)
 	elsewhere := testdb.Open(t)
@@ -84,6 +85,7 @@ func TestSubscriber_waitsForNoTransactionThatStaysOpen(t *testing.T) {
 
 // A message that commits long after those with greater ids is found by a full scan, as are all of its transaction.
 func TestSubscriber_findsAMessageThatCommitsLateWithASmallerID(t *testing.T) {
+	testrun.Long(t, "it waits for polls")
 	t.Parallel()
 	db := testdb.Open(t)
 	bell := make(chan struct{}, 1)
@@ -102,6 +104,7 @@ insert into outbox (topic, message_id, payload, metadata) select $1, 'late' || n
 
 // A page has at most 500 messages, in the order of their ids, and one mebibyte or one message. What is acknowledged is deleted.
 func TestSubscriber_pagesAreBounded(t *testing.T) {
+	testrun.Long(t, "its messages are many and large")
 	t.Parallel()
 	db, small := testdb.Open(t), numbered(2*mostMessages+1)
 	publish(t, db, small...)

@@ -65,7 +65,7 @@ func read(t *testing.T, p *testrun.Running, path string) testrun.Response {
 }
 
 func TestRun(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
+	testrun.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	_, server := database(t)
 	url := server.URL("service")
@@ -211,7 +211,7 @@ func TestSettings_configureTheAPI(t *testing.T) {
 // idempotency.TestPromises_withoutTheStandby has the answers of such a request.
 func TestRun_withoutItsStandby(t *testing.T) {
 	t.Parallel()
-	testdb.Long(t, "it starts a server with a standby")
+	testrun.Long(t, "it starts a server with a standby")
 	db, server := database(t)
 	standby := testdb.StandbyOf(t, server, "service")
 	p := testrun.Start(t, run, environ(server.URL("service"), "DATABASE_CONNECTIONS", "5"))

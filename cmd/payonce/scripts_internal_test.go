@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 
 // TestScripts runs the scripts of testdata, each with a database of its own.
 func TestScripts(t *testing.T) {
-	testdb.Long(t, "each script has a database and a provider")
+	testrun.Long(t, "each script has a database and a provider")
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",

@@ -56,7 +56,7 @@ func working(t *testing.T, url string, pairs ...string) map[string]string {
 }
 
 func TestRun(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
+	testrun.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	server := testrun.Server(t, local.Options{Fsync: true, InMemory: true})
 	url := testdb.Migrated(t, server, "service")
@@ -180,6 +180,7 @@ func TestObserveProvider(t *testing.T) {
 // TestRun_isOfOneAccount starts workers of several accounts, one after another. The message is
 // an event of an unknown charge, so it is done once the worker handles messages.
 func TestRun_isOfOneAccount(t *testing.T) {
+	testrun.Long(t, "it starts a server, and workers one after another")
 	t.Parallel()
 	url := testdb.Migrated(t, testrun.Server(t, local.Options{Fsync: true, InMemory: true}), "service")
 	db := testdb.Connect(t, url)
@@ -351,7 +352,7 @@ update inbox set status = 'done', fence = 1, done_fence = 1, finished_at = '-inf
 // TestRun_passesForgedRows: rows that a stolen login has written stand before good ones. The
 // receivers, the balances, the retention job and the audit go on to these, and count the others.
 func TestRun_passesForgedRows(t *testing.T) {
-	testdb.Long(t, "it waits for leases and retention")
+	testrun.Long(t, "it waits for leases and retention")
 	t.Parallel()
 	url := testdb.Migrated(t, testrun.Server(t, local.Options{Fsync: true, InMemory: true}), "forged")
 	db := testdb.Connect(t, url)

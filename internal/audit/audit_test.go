@@ -25,7 +25,7 @@ import (
 )
 
 func TestRun_besideTraffic(t *testing.T) {
-	testdb.Long(t, "it sends traffic")
+	testrun.Long(t, "it sends traffic")
 	t.Parallel()
 	f := newFixture(t)
 	g, ctx := errgroup.WithContext(t.Context())
@@ -83,7 +83,7 @@ func planted() (all []plant) {
 // TestRun_reportsEachViolation changes a legal history, which is in order and which each check covers, by statements
 // that are rolled back with the audit.
 func TestRun_reportsEachViolation(t *testing.T) {
-	testdb.Long(t, "it makes the checks for each of many cases")
+	testrun.Long(t, "it makes the checks for each of many cases")
 	t.Parallel()
 	plants, broken := planted(), []string{}
 	for _, p := range plants {
@@ -131,7 +131,7 @@ func TestRun_reportsEachViolation(t *testing.T) {
 // wrong types, and rows that are too long, are violations and do not end the audit. It still finds a forged outcome.
 // Each stream is checked once, also those behind the first page, and a long one.
 func TestRun_goesOnPastWhatItCannotRead(t *testing.T) {
-	testdb.Long(t, "its rows are large")
+	testrun.Long(t, "its rows are large")
 	t.Parallel()
 	f := newFixture(t)
 	f.run("breakable")
@@ -274,6 +274,7 @@ const dead = `status = 'dead', fence = 4, attempts = 4, last_error = 'dead lette
 
 // TestReadTimeline compares timelines with testdata/timeline.txt, which UPDATE_GOLDEN=1 writes anew.
 func TestReadTimeline(t *testing.T) {
+	testrun.Long(t, "it stores charges of every state")
 	t.Parallel()
 	f := newFixture(t)
 	f.decide("paying", recorded(domain.PaymentAttemptFailed{Stage: domain.StageConfirm, StatusCode: 500, RequestID: "req_42"}))

@@ -127,6 +127,7 @@ delete from ledger_postings where stream_id = '{refunded}' and credit like 'psp_
 
 // TestReconcile_besideTraffic records outcomes before or after a list is read.
 func TestReconcile_besideTraffic(t *testing.T) {
+	testrun.Long(t, "it has a database for each case")
 	t.Parallel()
 	for name, traffic := range map[string]map[string]func(*fixture){
 		"a charge is captured before the list": {"before": func(f *fixture) { f.pay("early") }},
@@ -165,7 +166,7 @@ func TestReconcile_besideTraffic(t *testing.T) {
 
 // TestReconcile_readsTheLedgerOnce: not once more for each charge.
 func TestReconcile_readsTheLedgerOnce(t *testing.T) {
-	testdb.Long(t, "it audits 10,000 charges")
+	testrun.Long(t, "it audits 10,000 charges")
 	t.Parallel()
 	f := newFixture(t)
 	f.exec(`
@@ -210,7 +211,7 @@ func (f *fixture) progress() (found, left int) {
 }
 
 func TestContinue(t *testing.T) {
-	testdb.Long(t, "it audits again and again")
+	testrun.Long(t, "it audits again and again")
 	t.Parallel()
 	f := newFixture(t)
 	f.addUp()
@@ -257,7 +258,7 @@ func TestContinue(t *testing.T) {
 // TestContinue_readsTheNewChargesAlone: an increment of a hundred charges reads as many rows and entries of
 // indexes among 5,000 charges as among none, also with plans that were made when the tables were empty.
 func TestContinue_readsTheNewChargesAlone(t *testing.T) {
-	testdb.Long(t, "it writes thousands of charges")
+	testrun.Long(t, "it writes thousands of charges")
 	t.Parallel()
 	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{MaxConns: 1, StatementTimeout: 5 * time.Minute})
 	f := fixtureIn(t, db)

@@ -54,6 +54,7 @@ func (w *world) deadNumber(t *testing.T) string {
 
 // TestPages shows what others have stored on every page, as text. No page takes a form, but for that of the lab.
 func TestPages(t *testing.T) {
+	testrun.Long(t, "it reads every page")
 	t.Parallel()
 	w := newWorld(t, console.Options{}, nil)
 	w.merchant(t)
@@ -119,6 +120,7 @@ values ('acme', 'POST /v1/charges', $1, '', 202, '{"Location":["/v1/charges/`+id
 
 // TestCharges_pagesByKey reads every charge once, page by page, but for one that cannot be read.
 func TestCharges_pagesByKey(t *testing.T) {
+	testrun.Long(t, "it stores many charges")
 	t.Parallel()
 	w := newWorld(t, console.Options{}, nil)
 	testdb.Exec(t, w.db.Pool(), `
@@ -197,7 +199,7 @@ func (w *world) awaitPage(t *testing.T, path, holds string) {
 // TestFlow shows what changes: a charge, a claim, a program that dies, and the takeover of its
 // message.
 func TestFlow(t *testing.T) {
-	testdb.Long(t, "it waits for a charge")
+	testrun.Long(t, "it waits for a charge")
 	t.Parallel()
 	w := newWorld(t, console.Options{}, nil)
 	w.awaitPage(t, "/", "no worker has a session")
@@ -235,6 +237,7 @@ on conflict (message_id, receiver) do update set holder = excluded.holder, statu
 
 // TestAnswers_areKeptForASecond counts the statements of pages that many browsers ask for.
 func TestAnswers_areKeptForASecond(t *testing.T) {
+	testrun.Long(t, "it waits for audits and sends many requests")
 	t.Parallel()
 	counted := &counter{}
 	w := newWorld(t, console.Options{}, counted)
@@ -303,6 +306,7 @@ func TestLearn_namesCodeThatIsThere(t *testing.T) {
 
 // TestLab: an operator takes one action at a time, and sees what each did.
 func TestLab(t *testing.T) {
+	testrun.Long(t, "it waits for an audit")
 	t.Parallel()
 	var w *world
 	w = newWorld(t, console.Options{Actions: []console.Action{{Name: "kill", Title: "Kill"}, {Name: "send", Title: "Send"}}, Do: func(name string) (string, error) {

@@ -77,6 +77,7 @@ func checks(reader string) []check {
 // answered. What a check refuses is not stored and leaves the key free, and a key that has its
 // answer does not get past it.
 func TestLayers_refuseBeforeTheKey(t *testing.T) {
+	testrun.Long(t, "it asks every route")
 	t.Parallel()
 	c := &clock{}
 	w := serve(t, func(api *httpapi.Config) { api.Limits.PerSecond, api.Now = 4, c.now })
@@ -164,7 +165,7 @@ func request(route string) call {
 }
 
 func TestEveryRoute_needsItsScope(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
+	testrun.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := serve(t)
 	before, routes := rows(t, w.db), needed(t)

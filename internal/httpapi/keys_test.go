@@ -176,6 +176,7 @@ func TestReplay_repeatsEveryStoredAnswer(t *testing.T) {
 }
 
 func TestExpiredKey_isGone(t *testing.T) {
+	testrun.Long(t, "it sends many requests")
 	t.Parallel()
 	w := serve(t)
 	calls, answers, _, _ := w.outcomes(t)
@@ -227,6 +228,7 @@ func TestOneChargePerOrder(t *testing.T) {
 
 // TestKeyInFlight_isAnsweredByPolicy, unless the request prefers to wait for its rival.
 func TestKeyInFlight_isAnsweredByPolicy(t *testing.T) {
+	testrun.Long(t, "it has a database for each case")
 	t.Parallel()
 	const wait = 30 * time.Millisecond
 	for policy, status := range map[string]int{
@@ -306,6 +308,7 @@ func (w *world) wantAbandoned(t *testing.T, key, charge string) {
 }
 
 func TestAbandon(t *testing.T) {
+	testrun.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	w := serve(t)
 	forget := func() {

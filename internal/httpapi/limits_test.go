@@ -111,7 +111,7 @@ func TestInFlight(t *testing.T) {
 // TestSlowBodies_keepNoOthersOut: a request counts as in flight when all of it is here. Slow senders of unsigned events have
 // the share of their address, and are cut off.
 func TestSlowBodies_keepNoOthersOut(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
+	testrun.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	const slow, good = 40, 20 // more events than are read at once
 	w := serve(t, takesEvents, behindProxy, func(api *httpapi.Config) {
@@ -152,7 +152,7 @@ func large() string {
 // TestAnswers_theirBytesInFlightAreBounded: a client that does not read its answers holds its
 // merchant's share of the bytes, keeps no other merchant from its answers, and is cut off.
 func TestAnswers_theirBytesInFlightAreBounded(t *testing.T) {
-	testdb.Long(t, "its responses are long")
+	testrun.Long(t, "its responses are long")
 	t.Parallel()
 	w := serve(t, func(c *httpapi.Config) { c.Limits.AnswerBytes = 150_000 })
 	w.server.WriteTimeout = 5 * time.Second
@@ -175,6 +175,7 @@ func TestAnswers_theirBytesInFlightAreBounded(t *testing.T) {
 // TestStoreDown: the server does not answer, or its disk is full. It comes back, and the same request under
 // the same key is answered.
 func TestStoreDown(t *testing.T) {
+	testrun.Long(t, "it repeats each request")
 	t.Parallel()
 	const diskFull failpoint.Fault = "53100"
 	var down atomic.Pointer[failpoint.Fault]

@@ -154,6 +154,7 @@ func TestGuesses_areBackedOff(t *testing.T) {
 // the reads of one flood delay no other caller's. A lock on the API keys shows which reads
 // are in flight.
 func TestAuthentication_floodsDelayNoOtherCaller(t *testing.T) {
+	testrun.Long(t, "it sends many requests")
 	t.Parallel()
 	const reading, queue, many = 2, 8, 16
 	balances := func(int) call { return get("/v1/balances") }

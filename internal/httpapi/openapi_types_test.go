@@ -204,7 +204,7 @@ func exchanged(t *testing.T, api http.Handler, c call) (e exchange) {
 // schemas of requests. It is refused if and only if the contract refuses it. So the
 // checks of validate.go are written by hand, and the contract decides each bound.
 func TestContract_acceptsTheSameBodies(t *testing.T) {
-	testdb.Long(t, "it sends each body that the contract refuses")
+	testrun.Long(t, "it sends each body that the contract refuses")
 	t.Parallel()
 	api, c := serve(t).handler, theContract(t)
 	for path, schema := range map[string]string{
@@ -306,7 +306,7 @@ func objectOf(s *base.Schema, name, value string) string {
 // queries and headers. What is found by an id that fits is another question. A refusal names the
 // parameter of the query.
 func TestContract_acceptsTheSameParameters(t *testing.T) {
-	testdb.Long(t, "it sends each parameter that the contract refuses")
+	testrun.Long(t, "it sends each parameter that the contract refuses")
 	t.Parallel()
 	w := serve(t)
 	api, c := w.handler, theContract(t)

@@ -57,6 +57,7 @@ func TestListCharges(t *testing.T) {
 }
 
 func TestListCharges_endsAPageByItsBytes(t *testing.T) {
+	testrun.Long(t, "its charges are large")
 	t.Parallel()
 	w := serve(t)
 	const charges = 30
@@ -74,7 +75,7 @@ func TestListCharges_endsAPageByItsBytes(t *testing.T) {
 
 // TestReads_areAnsweredAlike: by HEAD too, and whatever Idempotency-Key comes with them.
 func TestReads_areAnsweredAlike(t *testing.T) {
-	testdb.Long(t, "it asks every route")
+	testrun.Long(t, "it asks every route")
 	t.Parallel()
 	w := serve(t)
 	reads := w.reads(t)
@@ -162,6 +163,7 @@ func TestEvents_areFollowed(t *testing.T) {
 
 // TestPreferWait_onACharge waits over a pool of one connection, which every other request needs too. No wait holds up a shutdown.
 func TestPreferWait_onACharge(t *testing.T) {
+	testrun.Long(t, "it waits for a charge")
 	t.Parallel()
 	w := serveOn(t, openWith(t, postgres.Options{MaxConns: 1}), func(api *httpapi.Config) { api.Limits.InFlight = 4 })
 	ended, pending := w.captured(t, "ended"), w.accept(t, "pending", body("return_url", `"https://shop.example"`)).header.Get("Location")

@@ -70,7 +70,7 @@ func TestAuthenticate(t *testing.T) {
 // A session keeps the plan that it made while there were few keys. As they grow it
 // reads what a request asks for and no more.
 func TestAuthenticate_readsNoMoreAsKeysGrow(t *testing.T) {
-	testdb.Long(t, "it writes thousands of rows")
+	testrun.Long(t, "it writes thousands of rows")
 	t.Parallel()
 	const add = `
 with n as (select * from generate_series(%d, %d) n), m as (

@@ -11,6 +11,7 @@ import (
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
+	"github.com/payonce/payonce/internal/testrun"
 )
 
 // wantOpened compares the beginning of Open's error; "" for none. It is ErrUnreachable if it says so.
@@ -27,6 +28,7 @@ func wantOpened(t *testing.T, ctx context.Context, address string, o postgres.Op
 }
 
 func TestOpen_refusesAnUnsafeServer(t *testing.T) {
+	testrun.Long(t, "it opens a pool for each setting")
 	t.Parallel()
 	plain, unsafe := postgres.Options{AllowPlaintext: true}, postgres.Options{AllowPlaintext: true, AllowUnsafeDurability: true}
 	expecting := postgres.Options{AllowPlaintext: true, ExpectReplication: true}

@@ -15,7 +15,7 @@ import (
 )
 
 func TestCommit_closesASessionThatRefusesWrites(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
+	testrun.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{MaxConns: 1})
 	testdb.Exec(t, db.Pool(), `set default_transaction_read_only = on`)

@@ -16,6 +16,7 @@ import (
 )
 
 func TestOpenAsARole(t *testing.T) {
+	testrun.Long(t, "it opens many pools")
 	t.Parallel()
 	address := testdb.URL(t)
 	o := postgres.Options{Role: "payonce_nobody", AllowPlaintext: true, AllowUnsafeDurability: true}
@@ -99,7 +100,7 @@ select count(*) = 1
 }
 
 func TestEndStuck_endsTheSessionsOfStoppedPrograms(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
+	testrun.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db, address := effects(t, postgres.Options{Application: "payonce-test", LockTimeout: 50 * time.Millisecond})
 	worker := testdb.OpenAt(t, address, postgres.Options{Role: postgres.RoleWorker})

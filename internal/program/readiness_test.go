@@ -105,7 +105,7 @@ func TestReadiness(t *testing.T) {
 	})
 
 	t.Run("a database that does not answer ends in a time-out", func(t *testing.T) {
-		testdb.Long(t, "it waits for a database")
+		testrun.Long(t, "it waits for a database")
 		t.Parallel()
 		db, c := testdb.Open(t), &clock{}
 		r := readiness(t, db, c.now)
@@ -143,7 +143,7 @@ func TestReadiness(t *testing.T) {
 // TestReadiness_leavesAnOldPrimaryThatStillAnswers promotes the standby and lets the old primary run, which is
 // the first host of the URL. The second takes connections and says nothing.
 func TestReadiness_leavesAnOldPrimaryThatStillAnswers(t *testing.T) {
-	testdb.Long(t, "it starts two servers, and the other hosts are tried each ten seconds")
+	testrun.Long(t, "it starts two servers, and the other hosts are tried each ten seconds")
 	t.Parallel()
 	primary := testrun.Server(t, local.Options{InMemory: true})
 	standby, err := primary.Standby(t.Context())

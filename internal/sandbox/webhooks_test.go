@@ -111,6 +111,7 @@ func (r *receiver) sent(want ...string) {
 }
 
 func TestEvents_areSentAgainUntilTheyAreTaken(t *testing.T) {
+	testrun.Long(t, "it waits for repetitions")
 	t.Parallel()
 	r, o := receive(t)
 	r.setDown(true)

@@ -408,6 +408,7 @@ func TestIntents_areListedOnceAndOnlyAsNeeded(t *testing.T) {
 
 // A page without an answer does not throw away what was read before it.
 func TestIntents_continueWhereTheyWere(t *testing.T) {
+	testrun.Long(t, "it waits between tries")
 	t.Parallel()
 	for name, refused := range map[string]http.HandlerFunc{
 		"a refusal": answer(429, errorJSON("invalid_request_error", "rate_limit")),

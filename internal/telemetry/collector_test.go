@@ -47,7 +47,7 @@ func TestOpenTraces_logsARefusalOnce(t *testing.T) {
 // Neither a span nor the end of the program waits for a collector that hangs, and no secret
 // of the settings is logged.
 func TestOpenTraces_waitsForNoCollector(t *testing.T) {
-	testdb.Long(t, "it waits for a collector")
+	testrun.Long(t, "it waits for a collector")
 	var listen net.ListenConfig
 	hanging, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0") // and never accepts
 	testdb.Must(t, err)

@@ -41,7 +41,7 @@ const unread = `payonce_outbox_unread_messages{topic="charges"}`
 
 // TestFigures reads with the role of the worker.
 func TestFigures(t *testing.T) {
-	testdb.Long(t, "it takes a large part of the time")
+	testrun.Long(t, "it takes a large part of the time")
 	t.Parallel()
 	db := testdb.Open(t)
 	worker := testdb.As(t, db, postgres.RoleWorker)
@@ -115,6 +115,7 @@ values (gen_random_uuid(), 'ch_1', 1, 'charge.requested.v1', 'acme', '{}', '{}',
 
 // What the program knows without the database is shown in time, and the failure is logged.
 func TestFigures_doNotFailAScrapeWithTheDatabase(t *testing.T) {
+	testrun.Long(t, "it waits for a lock")
 	t.Parallel()
 	for name, trouble := range map[string]func(t *testing.T, db *postgres.DB){
 		"a table is gone": func(t *testing.T, db *postgres.DB) { t.Helper(); testdb.Exec(t, db.Pool(), `drop table audit_results`) },

@@ -13,6 +13,7 @@ func TestMain(m *testing.M) { testrun.Main(m) }
 // TestEmptied_looksLikeAFreshDatabase lets tests use databases one after the
 // other, and compares what each of them is given with a fresh database.
 func TestEmptied_looksLikeAFreshDatabase(t *testing.T) { //nolint:paralleltest // the subtests use the same databases
+	testrun.Long(t, "it compares whole databases")
 	fresh := content(t, testdb.Open(t))
 	for _, test := range []struct{ name, statement string }{
 		{"a row is inserted", `insert into merchants (merchant_id) values ('acme')`},

@@ -152,14 +152,6 @@ func options(application string) postgres.Options {
 	}
 }
 
-// Long leaves a test out of short mode, and says why: what takes its time.
-func Long(tb testing.TB, why string) {
-	tb.Helper()
-	if testing.Short() {
-		tb.Skip("not run in short mode: " + why)
-	}
-}
-
 // start returns the server that the tests of this process share.
 func start(tb testing.TB) *server {
 	tb.Helper()

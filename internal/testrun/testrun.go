@@ -54,6 +54,14 @@ func AtEnd(end func() error) {
 	endings = append(endings, end)
 }
 
+// Long leaves a test out of short mode, and says why: what takes its time.
+func Long(tb testing.TB, why string) {
+	tb.Helper()
+	if testing.Short() {
+		tb.Skip("not run in short mode: " + why)
+	}
+}
+
 // Main runs the tests and exits. It is the whole of a package's TestMain. The
 // process fails where a test leaves a goroutine behind.
 func Main(m *testing.M) {

@@ -47,6 +47,7 @@ func TestProcess(t *testing.T) { //nolint:paralleltest // it is alone in its pro
 }
 
 func TestMain_leavesNothingBehind(t *testing.T) {
+	testrun.Long(t, "it starts processes")
 	t.Parallel()
 	for _, c := range []struct {
 		role string
@@ -92,6 +93,7 @@ func TestRand_failureIsRepeatedByTheFlagsItPrints(t *testing.T) {
 }
 
 func TestMain_endsWhenItsParentDies(t *testing.T) {
+	testrun.Long(t, "it starts processes")
 	t.Parallel()
 	parent := t.TempDir()
 	self, err := filepath.Abs(os.Args[0])

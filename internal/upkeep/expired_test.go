@@ -47,7 +47,7 @@ func fill(t *testing.T, db *postgres.DB) {
 // TestExpired: what has expired goes and no more, also by two at once. A table whose rows cannot be deleted
 // holds up no other, and is tried again.
 func TestExpired(t *testing.T) {
-	testdb.Long(t, "it waits for seconds")
+	testrun.Long(t, "it waits for seconds")
 	t.Parallel()
 	db, log := testdb.Reused(t), &testrun.Log{}
 	fill(t, db)

@@ -21,7 +21,7 @@ import (
 // TestRepair moves a database by dumps: into a server that counts higher, into one that counts lower, and
 // back.
 func TestRepair(t *testing.T) {
-	testdb.Long(t, "it starts servers, and makes dumps")
+	testrun.Long(t, "it starts servers, and makes dumps")
 	t.Parallel()
 	if _, err := exec.LookPath("pg_dump"); err != nil {
 		t.Skip("not run: there is no pg_dump")

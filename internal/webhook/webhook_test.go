@@ -63,7 +63,7 @@ func TestDeliver_succeedsOnA2xxStatusAlone(t *testing.T) {
 // No receiver holds a delivery, or its connection, for longer than its time-out, and no error quotes
 // the target.
 func TestDeliver_isBoundedByItsTimeout(t *testing.T) {
-	testdb.Long(t, "it waits for time-outs")
+	testrun.Long(t, "it waits for time-outs")
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		scheme      string

@@ -68,6 +68,7 @@ func TestReadBalances(t *testing.T) {
 // TestAddUp_besideTraffic: while charges are paid, several add up and one spoils and recounts the sums, each
 // event is added once, and a merchant's balances show everything that it has committed.
 func TestAddUp_besideTraffic(t *testing.T) {
+	testrun.Long(t, "it sends traffic")
 	t.Parallel()
 	db := testdb.Reused(t)
 	add := func() error { _, err := books.AddUp(t.Context(), db); return err }

@@ -141,7 +141,7 @@ func TestListCharges_pagesAreStable(t *testing.T) {
 // TestListCharges_looksThroughABoundedPart: nothing marks a pending charge, so a page looks at 5,000 charges at most.
 // TestPlans_doNotDependOnStatistics in migrations has the plans of all reads.
 func TestListCharges_looksThroughABoundedPart(t *testing.T) {
-	testdb.Long(t, "it stores thousands of charges")
+	testrun.Long(t, "it stores thousands of charges")
 	t.Parallel()
 	db := testdb.Reused(t)
 	ordered(t, db, "ch_000000", "order 1", domain.Pending) // the oldest
@@ -290,7 +290,7 @@ func followAll(t *testing.T, q postgres.Querier, next *string, limit, entries in
 // TestReadFeed: a charge that cannot be read holds up no other, its events are named as far as their rows tell, and the
 // list leaves it out.
 func TestReadFeed(t *testing.T) {
-	testdb.Long(t, "it reads many pages")
+	testrun.Long(t, "it reads many pages")
 	t.Parallel()
 	db := testdb.Open(t)
 	api := testdb.As(t, db, postgres.RoleAPI).Tenant("acme")
