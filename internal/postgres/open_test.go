@@ -2,12 +2,22 @@ package postgres_test
 
 import (
 	"context"
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
@@ -170,4 +180,188 @@ select string_agg(name || '=' || setting, ' ' order by name collate "C")
 			"TimeZone=UTC client_connection_check_interval=2000 default_transaction_isolation=read committed "+
 				"enable_seqscan=off idle_session_timeout=0 jit=off lock_timeout=5000 plan_cache_mode=force_generic_plan statement_timeout=10000")
 	}
+}
+
+// effects is a database with one table: an id once, and a twin that is checked
+// as late as the commit.
+func effects(t *testing.T, o postgres.Options) (db *postgres.DB, address string) {
+	t.Helper()
+	address = testdb.URL(t)
+	db = testdb.OpenAt(t, address, o)
+	testdb.Exec(t, db.Pool(), `
+create table effects (
+  id   int primary key,
+  twin int,
+  constraint effects_twin_once unique (twin) deferrable initially deferred
+)`)
+	return db, address
+}
+
+func effect(id int) *pgx.Batch {
+	b := &pgx.Batch{}
+	b.Queue(`insert into effects (id) values ($1)`, id)
+	return b
+}
+
+func want[T any](t *testing.T, db *postgres.DB, sql string, want ...T) {
+	t.Helper()
+	testrun.Same(t, sql, want, testdb.All[T](t, db, sql))
+}
+
+func TestMain(m *testing.M) { testrun.Main(m) }
+
+// A program whose sessions lack their role, or what bounds them, does not start: so a session looks behind
+// a pooler that drops settings which it does not know.
+func TestOpen_refusesAPoolerThatDropsSettings(t *testing.T) {
+	t.Parallel()
+	const noRole = `
+create function claimed.current_setting(name text) returns text language sql as $$
+select case name when 'role' then 'none' else pg_catalog.current_setting(name) end $$`
+	const lost = `
+create view claimed.pg_settings as
+select name,
+       case when name = '%[1]s' then '1' else setting end as setting,
+       case when name = '%[1]s' then 'default' else source end as source
+  from pg_catalog.pg_settings;
+grant select on claimed.pg_settings to public`
+	for missed, hides := range map[string]string{
+		"statement_timeout": fmt.Sprintf(lost, "statement_timeout"), "TimeZone": fmt.Sprintf(lost, "TimeZone"), "role": noRole, "": "",
+	} {
+		t.Run(missed, func(t *testing.T) {
+			t.Parallel()
+			address, want := testdb.URL(t), ""
+			testdb.Exec(t, testdb.Connect(t, address).Pool(), `create schema claimed; grant usage on schema claimed to public; `+hides)
+			if missed != "" {
+				want = "the session setting " + strings.ToLower(missed) + " was not applied: a pooler dropped it, so let DATABASE_URL name the server itself"
+			}
+			o := postgres.Options{Role: postgres.RoleAPI, AllowPlaintext: true, AllowUnsafeDurability: true}
+			wantOpened(t, t.Context(), with(address, "search_path=claimed,pg_catalog,public"), o, want)
+		})
+	}
+}
+
+// PgBouncer says so in each of its modes, unless its settings ignore the parameters.
+func TestOpen_refusesAPoolerThatRefusesSettings(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // at once
+	testdb.Must(t, err)
+	defer func() { _ = listener.Close() }()
+	go func() {
+		for client, err := listener.Accept(); err == nil; client, err = listener.Accept() {
+			session := pgproto3.NewBackend(client, client)
+			if _, err := session.ReceiveStartupMessage(); err == nil {
+				session.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: "08P01", Message: "unsupported startup parameter: jit"})
+				_ = session.Flush()
+			}
+			_ = client.Close()
+		}
+	}()
+	_, err = postgres.Open(t.Context(), "postgres://payonce@"+listener.Addr().String()+"/payonce?sslmode=disable", postgres.Options{})
+	const want = "a pooler before the database refuses the settings of the sessions (unsupported startup parameter: jit): let DATABASE_URL name the server itself"
+	if err == nil || err.Error() != want || errors.Is(err, postgres.ErrUnreachable) {
+		t.Errorf("opened with %v, want %s", err, want)
+	}
+}
+
+// TestPool_readsCertificatesAnew: the certificate of the server's authority is renewed while a program
+// runs, and half of it is in the file for a moment.
+func TestPool_readsCertificatesAnew(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "roots.pem")
+	renew := func(serial int64) *x509.CertPool {
+		public, private, err := ed25519.GenerateKey(nil)
+		testdb.Must(t, err)
+		template := &x509.Certificate{SerialNumber: big.NewInt(serial), IsCA: true, BasicConstraintsValid: true}
+		der, err := x509.CreateCertificate(nil, template, template, public, private)
+		testdb.Must(t, err)
+		authority, roots := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), x509.NewCertPool()
+		testdb.Must(t, os.WriteFile(file, authority, 0o600))
+		roots.AppendCertsFromPEM(authority)
+		return roots
+	}
+	first := renew(1)
+	config, err := postgres.PoolConfig("postgres://payonce@one.example.com,two.example.com/payonce?sslmode=verify-full&sslrootcert=" + file)
+	testdb.Must(t, err)
+	wantRoots := func(want *x509.CertPool) {
+		t.Helper()
+		next := config.ConnConfig.Copy()
+		testdb.Must(t, config.BeforeConnect(t.Context(), next))
+		if !next.TLSConfig.RootCAs.Equal(want) || !next.Fallbacks[0].TLSConfig.RootCAs.Equal(want) {
+			t.Error("the next connection trusts other authorities than the file")
+		}
+	}
+	wantRoots(first)
+	wantRoots(renew(2))
+	testdb.Must(t, os.WriteFile(file, []byte("-----BEGIN"), 0o600))
+	wantRoots(first)
+}
+
+// TestPool_keepsTheVerification: what a service file says later makes no connection weaker.
+func TestPool_keepsTheVerification(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "service.conf")
+	testdb.Must(t, os.WriteFile(file, []byte("[p]\nhost=db.example.com\nsslmode=verify-full\n"), 0o600))
+	config, err := postgres.PoolConfig("service=p servicefile=" + file)
+	testdb.Must(t, err)
+	for _, later := range []string{"[p]\n", "[p]\nhost=db.example.com\n", "[p]\nhost=10.0.0.9\nsslmode=disable\n"} {
+		testdb.Must(t, os.WriteFile(file, []byte(later), 0o600))
+		next := config.ConnConfig.Copy()
+		testdb.Must(t, config.BeforeConnect(t.Context(), next))
+		if next.Host != "db.example.com" || next.TLSConfig == nil || next.TLSConfig.InsecureSkipVerify || len(next.Fallbacks) > 0 {
+			t.Errorf("with %q it connects to %s with %+v, then to %v", later, next.Host, next.TLSConfig, next.Fallbacks)
+		}
+	}
+}
+
+func TestCommit_closesASessionThatRefusesWrites(t *testing.T) {
+	testrun.Long(t, "it takes a large part of the time")
+	t.Parallel()
+	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{MaxConns: 1})
+	testdb.Exec(t, db.Pool(), `set default_transaction_read_only = on`)
+	insert := func() error {
+		b := &pgx.Batch{}
+		b.Queue(`insert into merchants (merchant_id) values ('acme')`)
+		return db.Commit(t.Context(), b)
+	}
+	if err := insert(); err == nil {
+		t.Fatal("the session takes writes: this shows nothing")
+	}
+	if err := insert(); err != nil {
+		t.Errorf("the pool's only session still refuses writes: %v", err)
+	}
+}
+
+// slowlyClosed calls closing in Close.
+type slowlyClosed struct {
+	net.Conn
+
+	closing func()
+}
+
+func (c slowlyClosed) Close() error {
+	c.closing()
+	return c.Conn.Close()
+}
+
+// With TLS, to close a session of a server that hangs may wait.
+func TestServers_takeANewPrimaryWhileSessionsOfTheOldOneAreClosed(t *testing.T) {
+	t.Parallel()
+	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{})
+	config, closing, end := db.Probe(), make(chan struct{}, 9), make(chan struct{})
+	dial := config.ConnConfig.DialFunc
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		return slowlyClosed{conn, func() { closing <- struct{}{}; <-end }}, err
+	}
+	old, err := pgxpool.NewWithConfig(t.Context(), config)
+	testdb.Must(t, err)
+	defer old.Close()
+	defer close(end)
+	testdb.Must(t, old.Ping(t.Context()))
+	db.ForgetServer()
+	db.Pool().Reset()
+	soon, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	testdb.Must(t, db.Pool().Ping(soon))
+	testrun.True(t, "the session of the old primary is closed", func() bool { return len(closing) > 0 && db.Timeline() > 0 })
 }
