@@ -149,16 +149,34 @@ func (p *Processor) claims(ctx context.Context) {
 		if err != nil {
 			return 0, err
 		}
-		until := began.Add(max(minClaimInterval, 2*time.Since(began))) //nolint:forbidigo // as above
-		select {
-		case <-ctx.Done():
-		case <-p.woken:
-		case <-p.Wake:
-			p.slots.missed.Add(1)
-		case <-time.After(next):
-		}
-		return time.Until(until), nil //nolint:forbidigo // as above
+		took := time.Since(began) //nolint:forbidigo // as above
+		p.rest(ctx, max(minClaimInterval-took, took), next)
+		return 0, nil
 	})
+}
+
+// rest waits for a while, and then until the next message is due or the loop is woken. What has woken it until then is
+// behind it: the claim that follows reads what is due, and another one after it would delay that of the next wake.
+func (p *Processor) rest(ctx context.Context, least, next time.Duration) {
+	if !loop.Pause(ctx, least, nil) {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-p.woken:
+	case <-p.Wake:
+		p.slots.missed.Add(1)
+	case <-time.After(next - least):
+	}
+	select {
+	case <-p.woken:
+	default:
+	}
+	select {
+	case <-p.Wake:
+		p.slots.missed.Add(1)
+	default:
+	}
 }
 
 // readNext reads how long it is to the next due time, at most $2.
