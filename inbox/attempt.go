@@ -21,7 +21,7 @@ func (p *Processor) process(ctx context.Context, d *Delivery) {
 	defer func() {
 		p.slots.end(d)
 		if end != EndDone || d.behind || d.missed != p.slots.missed.Load() {
-			p.wake()
+			loop.Ring(p.woken)
 		}
 	}()
 	if p.OnAttempt != nil {

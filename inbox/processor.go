@@ -46,6 +46,7 @@ type Options struct {
 //	claims             tick repairs what others left, and claims; then it waits until a message may be due
 //	Consume, Receive   storePage stores a page, and claims too
 //	each handler       process runs it, ends its claim, frees its slot, and wakes the loop of claims
+//	hear               wakes the loop of claims when Wake receives
 //	the beat of Run    beat renews the registration, and ends the contexts of handlers whose messages are lost
 //
 // A claim is three calls: slots.reserve takes free slots, commitClaim commits the claim, slots.start starts a handler for
@@ -123,15 +124,14 @@ func (p *Processor) Run(ctx context.Context) error {
 	alive, die := context.WithCancel(context.WithoutCancel(ctx))
 	var beating sync.WaitGroup
 	beating.Go(func() {
-		for due := time.Tick(max(1, p.Policy.Lease/3)); ; {
+		for due := time.Tick(max(1, p.Policy.Lease/3)); alive.Err() == nil; p.beat(alive) {
 			select {
 			case <-alive.Done():
-				return
 			case <-due: // at once after a slow beat
-				p.beat(alive)
 			}
 		}
 	})
+	beating.Go(func() { p.hear(alive) })
 	defer beating.Wait()
 	defer die()
 	p.slots.change(func() { p.slots.open = true })
@@ -144,38 +144,28 @@ func (p *Processor) Run(ctx context.Context) error {
 // claims is the loop of claims. A commit with a long result may return after its deadline, so drain bounds the wait for it.
 func (p *Processor) claims(ctx context.Context) {
 	loop.Run(ctx, p.Log.With("receiver", p.Receiver), "claim failed, it is retried until it succeeds", func(ctx context.Context) (time.Duration, error) {
-		began := time.Now() //nolint:forbidigo // it decides only when the database is asked
-		next, err := p.tick(ctx)
-		if err != nil {
-			return 0, err
+		took, next, err := p.tick(ctx)
+		if err == nil {
+			p.rest(ctx, max(minClaimInterval-took, took), next)
 		}
-		took := time.Since(began) //nolint:forbidigo // as above
-		p.rest(ctx, max(minClaimInterval-took, took), next)
-		return 0, nil
+		return 0, err
 	})
 }
 
-// rest waits for a while, and then until the next message is due or the loop is woken. What has woken it until then is
-// behind it: the claim that follows reads what is due, and another one after it would delay that of the next wake.
+// rest waits for a while, and then until the next message is due or the loop is woken. Whatever has woken it until then,
+// and however often, one claim follows: another one would find nothing, and delay that of the next wake.
 func (p *Processor) rest(ctx context.Context, least, next time.Duration) {
-	if !loop.Pause(ctx, least, nil) {
-		return
+	if loop.Pause(ctx, least, nil) {
+		loop.Pause(ctx, next-least, p.woken)
 	}
-	select {
-	case <-ctx.Done():
-	case <-p.woken:
-	case <-p.Wake:
+}
+
+// hear wakes the loop when Wake receives.
+func (p *Processor) hear(ctx context.Context) {
+	for loop.Pause(ctx, time.Hour, p.Wake) {
 		p.slots.missed.Add(1)
-	case <-time.After(next - least):
-	}
-	select {
-	case <-p.woken:
-	default:
-	}
-	select {
-	case <-p.Wake:
-		p.slots.missed.Add(1)
-	default:
+		loop.Ring(p.woken)
+		loop.Pause(ctx, minClaimInterval, nil)
 	}
 }
 
@@ -185,8 +175,8 @@ const readNext = `
 select least((select due_at from inbox where receiver = $1 and status = 'pending' and first and due_at > now() order by due_at limit 1) - now(), $2::interval)`
 
 // tick repairs what others left, once a second, or less often where that takes long, and claims, in one
-// transaction. It returns when the next message is due; 0 if more may be due now.
-func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
+// transaction. It returns how long it took, and when the next message is due; 0 if more may be due now.
+func (p *Processor) tick(ctx context.Context) (took, next time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.timeout())
 	defer cancel()
 	began, b := time.Now(), &pgx.Batch{}        //nolint:forbidigo // it decides only what is read
@@ -207,6 +197,7 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 	g := p.slots.reserve(p.Concurrency, false, leftOut)
 	claimed, more, err := p.commitClaim(ctx, b, g)
 	ended := time.Now() //nolint:forbidigo // as above
+	took = ended.Sub(began)
 	switch {
 	case more:
 		for _, d := range claimed {
@@ -219,30 +210,23 @@ func (p *Processor) tick(ctx context.Context) (next time.Duration, err error) {
 		p.readAllAt = ended
 		clear(p.crowd)
 	}
-	if took := ended.Sub(began); len(leftOut) > 0 && g.slots > 0 {
-		if !more {
-			took *= crowdRest
-		}
+	if len(leftOut) > 0 && g.slots > 0 {
 		p.crowdRests = ended.Add(took)
+		if !more {
+			p.crowdRests = ended.Add(crowdRest * took)
+		}
 	}
 	if repairs { // or it has failed to: the next ticks claim, whatever the repair has met
-		p.endRepair(ended, ended.Sub(began), err)
+		p.endRepair(ended, took, err)
 	}
 	p.committedAt = ended
-	if away := errors.Is(err, groupcommit.ErrUnknown) || errors.Is(err, groupcommit.ErrNotCommitted) || ended.Sub(began) > p.timeout(); away && !whole {
+	if away := errors.Is(err, groupcommit.ErrUnknown) || errors.Is(err, groupcommit.ErrNotCommitted) || took > p.timeout(); away && !whole {
 		p.committedAt = time.Time{} // a whole repair may be what took so long
 	}
 	if err != nil || g.slots > 0 && len(leftOut) > 0 || more && g.spare > 0 {
-		return 0, err
+		return took, 0, err
 	}
-	return min(next, p.repairsAt.Sub(ended)), nil
-}
-
-func (p *Processor) wake() {
-	select {
-	case p.woken <- struct{}{}:
-	default: // it is awake
-	}
+	return took, min(next, p.repairsAt.Sub(ended)), nil
 }
 
 // drain waits for the handlers for Drain, cancels them, and waits on for releaseTime.

@@ -160,7 +160,7 @@ func (p *Processor) storePage(ctx context.Context, page []*incoming) (stored int
 		p.slots.missed.Add(1)
 	}
 	if g.missed != p.slots.missed.Load() {
-		p.wake()
+		loop.Ring(p.woken)
 	}
 	return stored, dead, err
 }
@@ -227,16 +227,13 @@ func (p *Processor) Consume(ctx context.Context, from message.Subscriber, topic 
 			return 0, nil
 		}
 		_, err := p.receive(ctx, column(page, func(m *message.Message) *incoming { return received(readOne(m, read)) }))
-		for _, m := range page {
-			if err == nil {
-				m.Ack()
-			} else {
-				m.Nack()
-			}
-		}
 		most = min(pageMessages, 2*most)
+		answer := (*message.Message).Ack
 		if err != nil {
-			most = 1 // so that one that cannot be stored holds up no other
+			answer, most = (*message.Message).Nack, 1 // so that one that cannot be stored holds up no other
+		}
+		for _, m := range page {
+			answer(m)
 		}
 		return 0, err
 	})

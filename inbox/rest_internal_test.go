@@ -1,9 +1,12 @@
 package inbox
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/payonce/payonce/internal/loop"
 )
 
 // TestRest: whatever wakes the loop while it rests, and however often, one claim follows.
@@ -15,13 +18,12 @@ func TestRest(t *testing.T) {
 		want      time.Duration
 		missed    int64
 	}{
-		"nothing":                          {0, 0, time.Second, time.Second, 0},
-		"a message that is due early":      {0, 0, time.Millisecond, 10 * time.Millisecond, 0},
-		"another program":                  {50 * time.Millisecond, 0, time.Second, 50 * time.Millisecond, 1},
-		"a handler's end":                  {0, 50 * time.Millisecond, time.Second, 50 * time.Millisecond, 0},
-		"another program, early":           {5 * time.Millisecond, 0, time.Second, 10 * time.Millisecond, 1},
-		"both, early":                      {5 * time.Millisecond, 3 * time.Millisecond, time.Second, 10 * time.Millisecond, 1},
-		"another program, and a late time": {5 * time.Millisecond, 0, time.Millisecond, 10 * time.Millisecond, 1},
+		"nothing":                     {0, 0, time.Second, time.Second, 0},
+		"a message that is due early": {0, 0, time.Millisecond, 10 * time.Millisecond, 0},
+		"another program":             {50 * time.Millisecond, 0, time.Second, 50 * time.Millisecond, 1},
+		"a handler's end":             {0, 50 * time.Millisecond, time.Second, 50 * time.Millisecond, 0},
+		"another program, early":      {5 * time.Millisecond, 0, time.Second, 10 * time.Millisecond, 1},
+		"both, early":                 {5 * time.Millisecond, 3 * time.Millisecond, time.Second, 10 * time.Millisecond, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -32,14 +34,16 @@ func TestRest(t *testing.T) {
 					time.AfterFunc(test.wake, func() { wake <- struct{}{} })
 				}
 				if test.end > 0 {
-					time.AfterFunc(test.end, p.wake)
+					time.AfterFunc(test.end, func() { loop.Ring(p.woken) })
 				}
+				ctx, cancel := context.WithCancel(t.Context())
+				go p.hear(ctx)
 				began := time.Now()
-				p.rest(t.Context(), 10*time.Millisecond, test.next)
-				if took := time.Since(began); took != test.want || p.slots.missed.Load() != test.missed || len(wake)+len(p.woken) > 0 {
-					t.Errorf("it took %v with %d missed, and %d wakes are left; want %v, %d and none",
-						took, p.slots.missed.Load(), len(wake)+len(p.woken), test.want, test.missed)
+				p.rest(ctx, 10*time.Millisecond, test.next)
+				if took := time.Since(began); took != test.want || p.slots.missed.Load() != test.missed || len(p.woken) > 0 {
+					t.Errorf("it took %v with %d missed, and %d wakes are left; want %v, %d and none", took, p.slots.missed.Load(), len(p.woken), test.want, test.missed)
 				}
+				cancel()
 			})
 		})
 	}

@@ -136,10 +136,7 @@ type audited struct {
 
 // tick is read by one statement.
 func (c *Console) tick(ctx context.Context) *tick {
-	select {
-	case c.viewed <- struct{}{}:
-	default:
-	}
+	loop.Ring(c.viewed)
 	return c.newest.get(c.Now, func(last *tick) *tick {
 		if last == nil {
 			last = &tick{}

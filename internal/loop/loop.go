@@ -59,6 +59,14 @@ func Pause(ctx context.Context, d time.Duration, bell <-chan struct{}) bool {
 	return ctx.Err() == nil
 }
 
+// Ring wakes what waits for a bell that holds one ring: more of them are one. It does not block.
+func Ring(bell chan<- struct{}) {
+	select {
+	case bell <- struct{}{}:
+	default: // it rings already
+	}
+}
+
 // Safely calls what may panic, and makes an error of it.
 func Safely(call func() error) (err error) {
 	defer func() {

@@ -56,7 +56,7 @@ func (d *Doorbell) Wake(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, bell := range d.bells[name] {
-		ring(bell)
+		loop.Ring(bell)
 	}
 }
 
@@ -66,14 +66,7 @@ func (d *Doorbell) Ring(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.rung[name] = true
-	ring(d.due)
-}
-
-func ring(bell chan struct{}) {
-	select {
-	case bell <- struct{}{}:
-	default: // it rings already
-	}
+	loop.Ring(d.due)
 }
 
 // Run notifies, and listens if there are bells, until ctx ends. A program ends ctx after its
