@@ -124,14 +124,15 @@ func (p *Processor) Run(ctx context.Context) error {
 	alive, die := context.WithCancel(context.WithoutCancel(ctx))
 	var beating sync.WaitGroup
 	beating.Go(func() {
-		for due := time.Tick(max(1, p.Policy.Lease/3)); alive.Err() == nil; p.beat(alive) {
+		for due := time.Tick(max(1, p.Policy.Lease/3)); ; p.beat(alive) {
 			select {
 			case <-alive.Done():
+				return
 			case <-due: // at once after a slow beat
 			}
 		}
 	})
-	beating.Go(func() { p.hear(alive) })
+	beating.Go(func() { p.hear(ctx) })
 	defer beating.Wait()
 	defer die()
 	p.slots.change(func() { p.slots.open = true })
@@ -145,27 +146,22 @@ func (p *Processor) Run(ctx context.Context) error {
 func (p *Processor) claims(ctx context.Context) {
 	loop.Run(ctx, p.Log.With("receiver", p.Receiver), "claim failed, it is retried until it succeeds", func(ctx context.Context) (time.Duration, error) {
 		took, next, err := p.tick(ctx)
-		if err == nil {
-			p.rest(ctx, max(minClaimInterval-took, took), next)
+		if least := max(minClaimInterval-took, took); err == nil && loop.Pause(ctx, least, nil) {
+			loop.Pause(ctx, next-least, p.woken) // all that has rung is one ring: a claim for each would delay that of the next
 		}
 		return 0, err
 	})
 }
 
-// rest waits for a while, and then until the next message is due or the loop is woken. Whatever has woken it until then,
-// and however often, one claim follows: another one would find nothing, and delay that of the next wake.
-func (p *Processor) rest(ctx context.Context, least, next time.Duration) {
-	if loop.Pause(ctx, least, nil) {
-		loop.Pause(ctx, next-least, p.woken)
-	}
-}
-
-// hear wakes the loop when Wake receives.
+// hear rings for the loop when Wake receives, until that is closed.
 func (p *Processor) hear(ctx context.Context) {
-	for loop.Pause(ctx, time.Hour, p.Wake) {
-		p.slots.missed.Add(1)
-		loop.Ring(p.woken)
-		loop.Pause(ctx, minClaimInterval, nil)
+	for open := true; open && ctx.Err() == nil; {
+		select {
+		case <-ctx.Done():
+		case _, open = <-p.Wake:
+			p.slots.missed.Add(1)
+			loop.Ring(p.woken)
+		}
 	}
 }
 

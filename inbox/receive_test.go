@@ -19,6 +19,7 @@ import (
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
@@ -320,6 +321,31 @@ func TestProcessor_correctsDueTimes(t *testing.T) {
 	write(t, db, `update inbox set due_at = now() + interval '50 seconds', attempts = 1, fence = 1 where message_id = 'fails'`)
 	start(t, processor(t, db, answer(nil), func(o *inbox.Options) { o.Policy.BackoffBase, o.Policy.BackoffCap = time.Second, time.Minute }))
 	testrun.Row(t, db, `select bool_and(status = case when message_id in ('waits', 'fails') then 'pending' else 'done' end) from inbox`)
+}
+
+// What another program stores behind a message that runs is claimed when that ends, not by the next poll.
+func TestProcessor_claimsAtTheEndWhatCameBehind(t *testing.T) {
+	testrun.Long(t, "its handlers are slow")
+	t.Parallel()
+	db, begun, release, wake := testdb.Reused(t), make(chan string, 2), make(chan struct{}), make(chan struct{}, 1)
+	start(t, processor(t, db, func(_ context.Context, d *inbox.Delivery) error {
+		begun <- d.ID
+		<-release
+		return nil
+	}, func(o *inbox.Options) { o.Wake = wake }))
+	testrun.Soon(t, 500*time.Millisecond, func(try int) {
+		for _, name := range []string{"ahead", "behind"} {
+			put(t, db, fmt.Sprint(name, try), fmt.Sprint("k", try))
+			loop.Ring(wake)
+			if name == "ahead" {
+				testrun.Receive(t, "the message ahead", begun)
+			}
+		}
+		<-time.After(50 * time.Millisecond) // of the claim that passes over it
+		release <- struct{}{}
+		testrun.Receive(t, "the message behind", begun)
+		release <- struct{}{}
+	})
 }
 
 // However many keys a transaction has locked, claims go on, and the other keys are repaired: a repair reads a

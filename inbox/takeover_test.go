@@ -2,16 +2,19 @@ package inbox_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
+	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/postgres"
 	"github.com/payonce/payonce/internal/robustness/failpoint"
 	"github.com/payonce/payonce/internal/testdb"
@@ -326,4 +329,79 @@ func TestBeat_besideCommitsThatWait(t *testing.T) {
 	}
 	close(h.finish)
 	done(t, db)
+}
+
+// noMessages is a database in which nothing is ever due. It notes when it was asked.
+type noMessages struct {
+	groupcommit.DB
+
+	began time.Time
+	asked []time.Duration
+}
+
+func (db *noMessages) Commit(_ context.Context, b *pgx.Batch) (err error) {
+	db.asked = append(db.asked, time.Since(db.began))
+	for _, q := range b.QueuedQueries {
+		if q.Fn != nil {
+			err = errors.Join(err, q.Fn(noResults{}))
+		}
+	}
+	return err
+}
+
+type noResults struct{ pgx.BatchResults }
+
+func (noResults) Query() (pgx.Rows, error) { return noRows{}, nil }
+func (noResults) QueryRow() pgx.Row        { return noRows{} }
+
+type noRows struct{ pgx.Rows }
+
+func (noRows) Next() bool { return false }
+func (noRows) Close()     {}
+func (noRows) Err() error { return nil }
+func (noRows) Scan(into ...any) error {
+	if next, ok := into[0].(*time.Duration); ok {
+		*next = time.Second
+	}
+	return nil
+}
+
+// Claims rest for 10 ms. Whatever rings meanwhile, and however often, one claim follows.
+func TestProcessor_claimsOnceForAllThatRang(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	for name, test := range map[string]struct {
+		holds int             // of Wake
+		rings []time.Duration // in order
+		end   time.Duration   // when Wake is closed; 0 for never
+		want  []time.Duration
+	}{
+		"nothing":                 {1, nil, 0, []time.Duration{0, 1000 * ms}},
+		"a ring":                  {1, []time.Duration{50 * ms}, 0, []time.Duration{0, 50 * ms, 1000 * ms}},
+		"a ring in the rest":      {1, []time.Duration{5 * ms}, 0, []time.Duration{0, 10 * ms, 1000 * ms}},
+		"rings in the rest":       {1, []time.Duration{3 * ms, 5 * ms, 7 * ms}, 0, []time.Duration{0, 10 * ms, 1000 * ms}},
+		"rings in and after it":   {1, []time.Duration{5 * ms, 6 * ms, 15 * ms, 16 * ms, 45 * ms}, 0, []time.Duration{0, 10 * ms, 20 * ms, 45 * ms, 1000 * ms}},
+		"a ring beside the poll":  {1, []time.Duration{995 * ms}, 0, []time.Duration{0, 995 * ms, 1005 * ms}},
+		"Wake that holds no ring": {0, []time.Duration{50 * ms, 55 * ms}, 0, []time.Duration{0, 50 * ms, 60 * ms, 1000 * ms}},
+		"Wake that is closed":     {1, nil, 50 * ms, []time.Duration{0, 50 * ms, 1000 * ms}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				db, wake := &noMessages{began: time.Now()}, make(chan struct{}, test.holds)
+				p, err := inbox.New(inbox.Options{DB: db, Receiver: "r", Handle: answer(nil), Wake: wake})
+				testdb.Must(t, err)
+				for _, at := range test.rings {
+					time.AfterFunc(at, func() { loop.Ring(wake) })
+				}
+				if test.end > 0 {
+					time.AfterFunc(test.end, func() { close(wake) })
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 1500*ms)
+				defer cancel()
+				testdb.Must(t, p.Run(ctx))
+				testrun.Same(t, "claims", test.want, db.asked)
+			})
+		})
+	}
 }
