@@ -265,6 +265,7 @@ func hasLeft(t *testing.T, e entry) {
 
 func anotherLock(t *testing.T, e entry) {
 	t.Helper()
+	testrun.Long(t, "it waits for a time-out")
 	db := patient(t)
 	const register = `insert into merchants (merchant_id) values ('acme')`
 	testdb.Begin(t, db.Pool(), register)

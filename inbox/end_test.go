@@ -17,6 +17,7 @@ import (
 	"github.com/payonce/payonce/groupcommit"
 	"github.com/payonce/payonce/inbox"
 	"github.com/payonce/payonce/inbox/deadletter"
+	"github.com/payonce/payonce/internal/loop"
 	"github.com/payonce/payonce/internal/testdb"
 	"github.com/payonce/payonce/internal/testrun"
 )
@@ -83,11 +84,12 @@ func TestEnd_statesOfAMessage(t *testing.T) {
 		}, `attempts = attempts`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			db := fresh(t, "m1@k")
-			start(t, processor(t, db, test.handle))
+			db, wake := fresh(t, "m1@k"), make(chan struct{}, 1)
+			start(t, processor(t, db, test.handle, func(o *inbox.Options) { o.Wake = wake }))
 			for _, state := range test.states {
 				testrun.Row(t, db, `select `+state+` from inbox`)
 				write(t, db, `update inbox set due_at = clock_timestamp(), `+test.change)
+				loop.Ring(wake)
 			}
 		})
 	}

@@ -257,6 +257,7 @@ func TestFindByPaymentIntent(t *testing.T) {
 // TestEach_passesOverWhatItCannotRead: a charge that cannot be read is named, and holds up no other. A program
 // that read a charge whole that is as long as the disk permits would run out of memory.
 func TestEach_passesOverWhatItCannotRead(t *testing.T) {
+	testrun.Long(t, "its charge is long")
 	t.Parallel()
 	db := testdb.Reused(t)
 	appended(t, db, ledger.New("ch_1"), cause("a"), requested("acme"), attempt(500))

@@ -31,6 +31,7 @@ type hostile struct {
 
 func newHostile(t *testing.T) hostile {
 	t.Helper()
+	testrun.Long(t, "it tries what an attacker would")
 	address := testdb.URL(t)
 	owner := testdb.Connect(t, address)
 	h := hostile{owner: owner, login: testdb.All[string](t, owner, `select current_database()::text`)[0] + "_api"}

@@ -25,7 +25,7 @@ import (
 	fulfillment "github.com/payonce/payonce/fulfillment/schema"
 	"github.com/payonce/payonce/idempotency"
 	"github.com/payonce/payonce/inbox"
-	"github.com/payonce/payonce/internal/audit"
+	audit "github.com/payonce/payonce/internal/audit/schema"
 	"github.com/payonce/payonce/internal/merchants"
 	"github.com/payonce/payonce/ledger"
 	"github.com/payonce/payonce/outbox"
@@ -52,7 +52,7 @@ func All() []Migration {
 		{34, "ledger", ledger.Schema()},
 		{35, "merchants", merchants.Schema()},
 		{36, "fulfillment", fulfillment.SQL()},
-		{37, "audit", audit.Schema()},
+		{37, "audit", audit.SQL()},
 		{38, "service", service},
 	}
 }

@@ -135,6 +135,7 @@ func TestSubscriber_pagesAreBounded(t *testing.T) {
 
 // What ends leaves no session; that it leaves no goroutine is seen at the end of the process.
 func TestSubscriber_ends(t *testing.T) {
+	testrun.Long(t, "it has a database for each case")
 	t.Parallel()
 	for name, stop := range map[string]func(r reader){
 		"by Close":       func(r reader) { r.stop() },
@@ -253,6 +254,7 @@ func TestForward_returnsTheErrorOfASubscriptionAndItsEnd(t *testing.T) {
 
 // A message is the same on both sides in each mode of pgx, alone, in a group commit, and by Send.
 func TestMessage_arrivesAsItWasInEachModeOfPgx(t *testing.T) {
+	testrun.Long(t, "it has a database for each case")
 	t.Parallel()
 	for _, mode := range testdb.Modes() {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -300,6 +302,7 @@ func TestMessage_arrivesAsItWasInEachModeOfPgx(t *testing.T) {
 }
 
 func TestAppend_refusesWhatNoOutboxHolds(t *testing.T) {
+	testrun.Long(t, "its messages are large")
 	t.Parallel()
 	db := testdb.Open(t)
 	x := func(n int) string { return strings.Repeat("x", n) }

@@ -164,6 +164,7 @@ func TestRun_refusesAServerThatMayLoseCommits(t *testing.T) {
 func TestMain(m *testing.M) { testrun.Main(m) }
 
 func TestReference_metrics(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	r := telemetry.NewRegistry(slog.New(slog.DiscardHandler))
 	r.Database(testdb.Reused(t))

@@ -307,6 +307,7 @@ func seedWith(t *testing.T, db *postgres.DB, secret string) error {
 // TestSeed_atOnceNoSecretIsDroppedSilently: of seeds at once that give other secrets one is taken, and
 // the others end with an error.
 func TestSeed_atOnceNoSecretIsDroppedSilently(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	db := testdb.Open(t)
 	ends := make(chan string, 8) // the secret that was taken, or none
@@ -330,6 +331,7 @@ func TestSeed_atOnceNoSecretIsDroppedSilently(t *testing.T) {
 
 // TestRotate_printsASecretThatMayBeStored: the old secrets have ended, so the merchant needs the one that signs.
 func TestRotate_printsASecretThatMayBeStored(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	url := testdb.URL(t)
 	direct, proxy := testdb.Connect(t, url), failpoint.StartCutter(t, url)

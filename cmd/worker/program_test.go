@@ -130,6 +130,7 @@ values ('notification', 'newer 2', 'ch_newer', 'charge.reviewed.v1', '{}', '{}',
 func TestMain(m *testing.M) { testrun.Main(m) }
 
 func TestReference_metrics(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	db, r := testdb.Reused(t), telemetry.NewRegistry(slog.New(slog.DiscardHandler))
 	r.Database(db)

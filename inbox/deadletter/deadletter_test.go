@@ -49,6 +49,7 @@ func number(t *testing.T, db *postgres.DB, id string) int64 {
 }
 
 func TestListAndShow(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	db := testdb.Reused(t)
 	putDeadLetters(t, db)
@@ -83,6 +84,7 @@ func TestListAndShow(t *testing.T) {
 }
 
 func TestRetryAndDiscard_refuseWhatIsNoDeadLetter(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	for name, test := range map[string]struct {
 		decide func(context.Context, postgres.Querier, int64, string) error

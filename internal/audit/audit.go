@@ -44,18 +44,11 @@ import (
 	"github.com/payonce/payonce/internal/postgres"
 )
 
-//go:embed schema.sql
-var schema string
-
 //go:embed facts.sql
 var facts string
 
 //go:embed checks.sql
 var checksSQL string
-
-// Schema returns the SQL that creates audit_results, audit_progress and operator_actions,
-// behind the ledger's tables. It is plain SQL, to be run once in a transaction.
-func Schema() string { return schema }
 
 // Report is the result of an audit.
 type Report struct {

@@ -46,6 +46,7 @@ insert into stock (merchant_id, sku, supplied, available) values ('acme', 'tshir
 // newFixture has charges and refunds in every state. Their names say in which.
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
+	testrun.Long(t, "it needs a database")
 	f := fixtureIn(t, testdb.Reused(t))
 	for _, name := range []string{"sold", "bought", "undelivered", "refunded"} {
 		f.pay(name)

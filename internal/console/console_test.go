@@ -3,6 +3,7 @@ package console_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -263,6 +264,7 @@ func TestAnswers_areKeptForASecond(t *testing.T) {
 
 // TestFlow_readsABoundedPart counts the events that the statement of the Flow page reads of 2,000.
 func TestFlow_readsABoundedPart(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	sql, err := os.ReadFile("flow.sql")
 	testdb.Must(t, err)
@@ -333,6 +335,7 @@ type world struct {
 // newWorld serves a console with options. The database's user is that of the tests.
 func newWorld(t *testing.T, o console.Options, tracer pgx.QueryTracer) *world {
 	t.Helper()
+	testrun.Long(t, "it needs a database")
 	address := testdb.URL(t)
 	w := &world{db: testdb.Connect(t, address)}
 	o.Log, o.Now = slog.New(slog.NewTextHandler(t.Output(), nil)), time.Now
@@ -349,7 +352,8 @@ func newWorld(t *testing.T, o console.Options, tracer pgx.QueryTracer) *world {
 		cancel()
 		<-ended
 	})
-	testrun.True(t, "the console has its database", func() bool { return w.get(t, "/learn").status == http.StatusOK })
+	try := 0 // a page is kept for a second under its address
+	testrun.True(t, "the console has its database", func() bool { try++; return w.get(t, fmt.Sprint("/learn?", try)).status == http.StatusOK })
 	return w
 }
 

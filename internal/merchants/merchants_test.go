@@ -46,6 +46,7 @@ func register(t *testing.T, db *postgres.DB, m merchants.Merchant, w merchants.W
 // TestRegister: an account that registers again keeps its fees and its secret, and takes a new URL. A
 // key stays with the merchant that has it, and a revoked one is not revived.
 func TestRegister(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	db := testdb.Reused(t)
 	register(t, db, acme(), shop(), key)
@@ -80,6 +81,7 @@ func TestMain(m *testing.M) { testrun.Main(m) }
 // TestAuthenticate: an API key authenticates its merchant, beside others at the same moment; anything
 // else opens nothing, and is refused in the same way. A delivery at that moment has its merchant's endpoint.
 func TestAuthenticate(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	db := testdb.Reused(t)
 	const globex = "the key of globex"
@@ -187,6 +189,7 @@ func find(t *testing.T, db *postgres.DB, merchant, name string, want int) []merc
 }
 
 func TestFindKeys(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	db := testdb.Reused(t)
 	register(t, db, acme(), merchants.Webhook{}, "sk_test_demo", "sk_test_shop", "sk_prod_of_acme_and_nobody_else")
@@ -233,6 +236,7 @@ func TestPrefix(t *testing.T) {
 // withWebhook is a database with acme, an endpoint and its first secret.
 func withWebhook(t *testing.T) *postgres.DB {
 	t.Helper()
+	testrun.Long(t, "it needs a database")
 	db := testdb.Reused(t)
 	register(t, db, acme(), shop())
 	return db

@@ -72,6 +72,7 @@ func TestOpen_refusesAnUnsafeServer(t *testing.T) {
 // setting: a function of the same name is found before the server's own.
 func pretend(t *testing.T, setting, value string) (address string) {
 	t.Helper()
+	testrun.Long(t, "it needs a database")
 	address = testdb.Empty(t)
 	claims := map[string]string{
 		"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "synchronous_standby_names": "", "server_version_num": "150000",
@@ -156,6 +157,7 @@ func TestOpen_hidesThePasswordOfAnAddressThatItCannotRead(t *testing.T) {
 
 // The address and the database say something else.
 func TestSessions_haveTheirSettings(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	address := testdb.Empty(t)
 	owner := testdb.Connect(t, address).Pool()
@@ -186,6 +188,7 @@ select string_agg(name || '=' || setting, ' ' order by name collate "C")
 // as late as the commit.
 func effects(t *testing.T, o postgres.Options) (db *postgres.DB, address string) {
 	t.Helper()
+	testrun.Long(t, "it needs a database")
 	address = testdb.URL(t)
 	db = testdb.OpenAt(t, address, o)
 	testdb.Exec(t, db.Pool(), `
@@ -213,6 +216,7 @@ func TestMain(m *testing.M) { testrun.Main(m) }
 // A program whose sessions lack their role, or what bounds them, does not start: so a session looks behind
 // a pooler that drops settings which it does not know.
 func TestOpen_refusesAPoolerThatDropsSettings(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	const noRole = `
 create function claimed.current_setting(name text) returns text language sql as $$
@@ -345,6 +349,7 @@ func (c slowlyClosed) Close() error {
 
 // With TLS, to close a session of a server that hangs may wait.
 func TestServers_takeANewPrimaryWhileSessionsOfTheOldOneAreClosed(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{})
 	config, closing, end := db.Probe(), make(chan struct{}, 9), make(chan struct{})

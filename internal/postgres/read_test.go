@@ -46,6 +46,7 @@ func TestQuery_storesWhatItWritesUnlessItsRowsEndWithAnError(t *testing.T) {
 
 // However a read ends, the next one gets the only connection of the pool.
 func TestQuery_releasesItsConnection(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	db := testdb.OpenAt(t, testdb.Empty(t), postgres.Options{MaxConns: 1})
 	for sql, state := range map[string]string{ // the SQLSTATE, if any

@@ -51,6 +51,7 @@ func TestOpenAsARole(t *testing.T) {
 // login makes a user of the server and returns its name; rest is what it may.
 func login(t *testing.T, address, rest string) string {
 	t.Helper()
+	testrun.Long(t, "it needs a database")
 	db := testdb.OpenAt(t, address, postgres.Options{})
 	name := testdb.All[string](t, db, `select 'payonce_login_' || replace(gen_random_uuid()::text, '-', '')`)[0]
 	quoted := pgx.Identifier{name}.Sanitize()
@@ -127,6 +128,7 @@ func TestEndStuck_endsTheSessionsOfStoppedPrograms(t *testing.T) {
 // connection on it: what a transaction leaves behind would be met by the next.
 func things(t *testing.T) *postgres.DB {
 	t.Helper()
+	testrun.Long(t, "it needs a database")
 	address := testdb.URL(t)
 	owner := testdb.OpenAt(t, address, postgres.Options{})
 	testdb.Exec(t, owner.Pool(), `

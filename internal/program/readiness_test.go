@@ -54,6 +54,7 @@ func answered(t *testing.T, r *program.Readiness, c *clock) (why string, err err
 }
 
 func TestReadiness(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	t.Run("a pool that is all in use is ready", func(t *testing.T) {
 		t.Parallel()
@@ -105,7 +106,6 @@ func TestReadiness(t *testing.T) {
 	})
 
 	t.Run("a database that does not answer ends in a time-out", func(t *testing.T) {
-		testrun.Long(t, "it waits for a database")
 		t.Parallel()
 		db, c := testdb.Open(t), &clock{}
 		r := readiness(t, db, c.now)
@@ -201,6 +201,7 @@ func openLate(t *testing.T, ctx context.Context, address string) (*testrun.Log, 
 }
 
 func TestOpen(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	t.Run("a database that is not there yet is waited for", func(t *testing.T) {
 		t.Parallel()

@@ -22,6 +22,7 @@ import (
 // A commit wakes what it gives work to, and nothing else, whether it shares its transaction or
 // not: one with a statement that is not declared does not.
 func TestCommitted(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	var woken []string
 	db := testdb.OpenAt(t, testdb.URL(t), postgres.Options{
@@ -61,6 +62,7 @@ func TestCommitted(t *testing.T) {
 
 // What a program handles itself, and the ledger, is rung for in this process alone.
 func TestCommitted_ringsInOtherProcessesForWhatTheProgramDoesNotHandle(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	db := testdb.Open(t)
 	conn := testdb.Session(t, db.Pool().Config().ConnString())

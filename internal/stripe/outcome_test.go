@@ -94,6 +94,7 @@ func TestCall_classifiesEveryAnswer(t *testing.T) {
 			t.Parallel()
 			var timeout time.Duration
 			if strings.HasPrefix(name, "silence") {
+				testrun.Long(t, "it waits for time-outs")
 				timeout = 100 * time.Millisecond
 			}
 			shared := newProvider(t, o.answer)

@@ -21,6 +21,7 @@ import (
 // TestRegistry: metrics exist before they count, what a program knows without its database
 // is read at each scrape, and two programs of one process, as in tests, share nothing.
 func TestRegistry(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	db := testdb.Open(t)
 	m, _ := registry()

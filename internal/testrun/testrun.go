@@ -54,7 +54,8 @@ func AtEnd(end func() error) {
 	endings = append(endings, end)
 }
 
-// Long leaves a test out of short mode, and says why: what takes its time.
+// Long leaves a test out of short mode, and says why: what takes its time. There only the packages that decide what
+// takes effect once have databases.
 func Long(tb testing.TB, why string) {
 	tb.Helper()
 	if testing.Short() {

@@ -28,6 +28,7 @@ type fixture struct {
 
 func newFixture(t *testing.T) fixture {
 	t.Helper()
+	testrun.Long(t, "it needs a database")
 	f := fixture{t, testdb.Open(t)}
 	f.exec(`insert into merchants (merchant_id) values ('acme')`)
 	return f
@@ -119,6 +120,7 @@ func (f fixture) wantAdded(events int64) {
 }
 
 func TestBind(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	db := testdb.Open(t)
 	var wg sync.WaitGroup

@@ -68,6 +68,7 @@ select count(pg_terminate_backend(pid, 10000))
    and query like 'listen%'`
 
 func TestDoorbell_wakesInEachProcessWhatWaitsForTheName(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	database := testdb.URL(t)
 	names := []string{"a", "a+b", "b"}
@@ -99,6 +100,7 @@ func TestDoorbell_wakesInEachProcessWhatWaitsForTheName(t *testing.T) {
 
 // Ring does not wait, and many rings are few notifications.
 func TestDoorbell_sendsOneNotificationForManyRings(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	database := testdb.URL(t)
 	d, _ := run(t, database, &testrun.Log{})
@@ -115,6 +117,7 @@ func TestDoorbell_sendsOneNotificationForManyRings(t *testing.T) {
 
 // What was rung before the end is notified, also while the program ends.
 func TestDoorbell_sendsTheLastRingsWhenItEnds(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	database := testdb.URL(t)
 	conn := listens(t, database)
@@ -138,6 +141,7 @@ func TestDoorbell_sendsTheLastRingsWhenItEnds(t *testing.T) {
 // A connection that is lost is logged, and made again. What was rung meanwhile is looked for,
 // and no session is left behind.
 func TestDoorbell_listensAgainAfterItsSessionIsLost(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	database := testdb.URL(t)
 	db, log := testdb.Connect(t, database), &testrun.Log{}
@@ -158,6 +162,7 @@ func TestDoorbell_listensAgainAfterItsSessionIsLost(t *testing.T) {
 
 // Where LISTEN fails, the log says why work waits for polls.
 func TestDoorbell_logsThatItCannotListen(t *testing.T) {
+	testrun.Long(t, "it needs a database")
 	t.Parallel()
 	pool, err := pgxpool.New(t.Context(), testdb.URL(t))
 	testdb.Must(t, err)

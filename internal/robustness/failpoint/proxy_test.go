@@ -47,6 +47,7 @@ func (a *aim) strike(t *failpoint.Trip) failpoint.Fault {
 
 func newScene(t *testing.T, hook *aim) *scene {
 	t.Helper()
+	testrun.Long(t, "it needs a database")
 	ctx, cancel := context.WithTimeout(t.Context(), testrun.Stall)
 	t.Cleanup(cancel)
 	s := &scene{T: t, address: testdb.Empty(t), hook: hook, ctx: ctx}

@@ -1,0 +1,12 @@
+// Package schema holds the tables of the audit, its results and its progress, and those of operators' actions.
+//
+// It is a package of its own because package migrations imports it, which links no provider's client.
+package schema
+
+import _ "embed"
+
+//go:embed schema.sql
+var sql string
+
+// SQL returns the SQL that creates the tables behind those of the ledger.
+func SQL() string { return sql }
