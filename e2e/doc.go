@@ -28,5 +28,5 @@
 // contract.
 //
 // The tests need only Go; pages are skipped without curl, and Patroni and the browser need their packages. They use the server of
-// TEST_DATABASE_URL, or else start one. With -short they run one charge whose worker is killed once.
+// TEST_DATABASE_URL, or else start one. With -short none of them starts a program.
 package e2e

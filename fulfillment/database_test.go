@@ -97,7 +97,6 @@ type fixture struct {
 
 func newFixture(t *testing.T, writes *groupcommit.Statements) *fixture {
 	t.Helper()
-	testrun.Long(t, "it needs a database")
 	f := &fixture{t: t, db: testdb.Reused(t), provider: newProvider(t)}
 	f.worker = testdb.OpenAt(t, f.db.Pool().Config().ConnString(), postgres.Options{Role: postgres.RoleWorker, Writes: writes})
 	testdb.Exec(t, f.db.Pool(), `insert into merchants (merchant_id) values ('acme')`)

@@ -231,7 +231,7 @@ func TestMiddleware_statuses(t *testing.T) {
 }
 
 func TestMiddleware_refusesToStore(t *testing.T) {
-	testrun.Long(t, "its responses are long")
+	testrun.Long(t, "it has a database for each case")
 	t.Parallel()
 	set := func(name, value string) func(http.ResponseWriter) {
 		return func(w http.ResponseWriter) { w.Header().Set(name, value); w.WriteHeader(http.StatusCreated) }

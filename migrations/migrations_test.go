@@ -31,7 +31,7 @@ import (
 func TestMain(m *testing.M) { testrun.Main(m) }
 
 func TestUp_appliesEachMigrationOnce(t *testing.T) {
-	testrun.Long(t, "it starts a server")
+	testrun.Long(t, "it makes every migration")
 	t.Parallel()
 	address := testdb.Empty(t)
 	conn := testdb.Session(t, address)

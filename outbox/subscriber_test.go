@@ -62,7 +62,7 @@ func TestSubscriber_deliversAgainFromTheFirstThatIsRefused(t *testing.T) {
 // A transaction that stays open, here or in another database of the server, with rows of the
 // outbox or without, delays no message of others.
 func TestSubscriber_waitsForNoTransactionThatStaysOpen(t *testing.T) {
-	testrun.Long(t, "it watches for a second")
+	testrun.Long(t, "it waits for a full scan")
 	t.Parallel()
 	db := testdb.Open(t)
 	elsewhere := testdb.Open(t)
@@ -85,7 +85,7 @@ func TestSubscriber_waitsForNoTransactionThatStaysOpen(t *testing.T) {
 
 // A message that commits long after those with greater ids is found by a full scan, as are all of its transaction.
 func TestSubscriber_findsAMessageThatCommitsLateWithASmallerID(t *testing.T) {
-	testrun.Long(t, "it waits for polls")
+	testrun.Long(t, "it waits for a full scan")
 	t.Parallel()
 	db := testdb.Open(t)
 	bell := make(chan struct{}, 1)

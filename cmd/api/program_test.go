@@ -156,6 +156,7 @@ func TestRun(t *testing.T) {
 }
 
 func TestRun_refusesAServerThatMayLoseCommits(t *testing.T) {
+	testrun.Long(t, "it starts a server")
 	t.Parallel()
 	server := testrun.Server(t, local.Options{InMemory: true})
 	testrun.Refusal(t, run, environ(testdb.Migrated(t, server, "service")), "fsync ")

@@ -23,7 +23,7 @@ const (
 	// what they need, such as a database.
 	strict = "domain e2e internal/robustness/demo internal/robustness/harness"
 	// pure are packages that import, outside this module, the standard library alone.
-	pure = "domain fulfillment/schema"
+	pure = "domain fulfillment/schema internal/audit/schema"
 	// testHelpers are packages that every test may import: they know none of the service.
 	testHelpers = "internal/testrun"
 )

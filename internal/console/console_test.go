@@ -308,7 +308,6 @@ func TestLearn_namesCodeThatIsThere(t *testing.T) {
 
 // TestLab: an operator takes one action at a time, and sees what each did.
 func TestLab(t *testing.T) {
-	testrun.Long(t, "it waits for an audit")
 	t.Parallel()
 	var w *world
 	w = newWorld(t, console.Options{Actions: []console.Action{{Name: "kill", Title: "Kill"}, {Name: "send", Title: "Send"}}, Do: func(name string) (string, error) {

@@ -72,7 +72,6 @@ func TestOpen_refusesAnUnsafeServer(t *testing.T) {
 // setting: a function of the same name is found before the server's own.
 func pretend(t *testing.T, setting, value string) (address string) {
 	t.Helper()
-	testrun.Long(t, "it needs a database")
 	address = testdb.Empty(t)
 	claims := map[string]string{
 		"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "synchronous_standby_names": "", "server_version_num": "150000",

@@ -51,7 +51,6 @@ func TestOpenAsARole(t *testing.T) {
 // login makes a user of the server and returns its name; rest is what it may.
 func login(t *testing.T, address, rest string) string {
 	t.Helper()
-	testrun.Long(t, "it needs a database")
 	db := testdb.OpenAt(t, address, postgres.Options{})
 	name := testdb.All[string](t, db, `select 'payonce_login_' || replace(gen_random_uuid()::text, '-', '')`)[0]
 	quoted := pgx.Identifier{name}.Sanitize()

@@ -15,7 +15,7 @@ import (
 // A sandbox that was killed left its file as it was. The next one has the same books, answers
 // known keys with the same bytes, and sends what was not taken.
 func TestJournal_survivesAKill(t *testing.T) {
-	testrun.Long(t, "it kills a process")
+	testrun.Long(t, "it waits for repetitions")
 	t.Parallel()
 	r, o := receive(t)
 	r.setDown(true)

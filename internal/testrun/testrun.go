@@ -54,8 +54,7 @@ func AtEnd(end func() error) {
 	endings = append(endings, end)
 }
 
-// Long leaves a test out of short mode, and says why: what takes its time. There only the packages that decide what
-// takes effect once have databases.
+// Long leaves a test out of short mode, and says why: what takes its time.
 func Long(tb testing.TB, why string) {
 	tb.Helper()
 	if testing.Short() {
