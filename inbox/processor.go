@@ -147,7 +147,7 @@ func (p *Processor) claims(ctx context.Context) {
 	loop.Run(ctx, p.Log.With("receiver", p.Receiver), "claim failed, it is retried until it succeeds", func(ctx context.Context) (time.Duration, error) {
 		took, next, err := p.tick(ctx)
 		if least := max(minClaimInterval-took, took); err == nil && loop.Pause(ctx, least, nil) {
-			loop.Pause(ctx, next-least, p.woken) // all that has rung is one ring: a claim for each would delay that of the next
+			loop.Pause(ctx, next-least, p.woken) // the rings until now are one: a second claim would find nothing, and delay the next
 		}
 		return 0, err
 	})

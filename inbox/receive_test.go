@@ -328,9 +328,9 @@ func TestProcessor_claimsAtTheEndWhatCameBehind(t *testing.T) {
 	testrun.Long(t, "its handlers are slow")
 	t.Parallel()
 	db, begun, release, wake := testdb.Reused(t), make(chan string, 2), make(chan struct{}), make(chan struct{}, 1)
-	start(t, processor(t, db, func(_ context.Context, d *inbox.Delivery) error {
+	start(t, processor(t, db, func(ctx context.Context, d *inbox.Delivery) error {
 		begun <- d.ID
-		<-release
+		loop.Pause(ctx, time.Hour, release)
 		return nil
 	}, func(o *inbox.Options) { o.Wake = wake }))
 	testrun.Soon(t, 500*time.Millisecond, func(try int) {
